@@ -69,13 +69,13 @@ class Engine:
     async def architecture(self) -> str:
         """Return the engine's name for its processor, such as `amd64`; as a first call it shows whether the engine
         answers."""
-        async with self._asked(self._call_s):
+        async with self._bounded(self._call_s):
             return str((await self._docker.version())["Arch"])
 
     async def image(self, ref: str) -> dict[str, Any] | None:
         """Return the engine's description of an image, None if it has none of that name."""
         try:
-            async with self._asked(self._call_s):
+            async with self._bounded(self._call_s):
                 return await self._docker.images.inspect(ref)
         except EngineFault as fault:
             if fault.status == 404:
@@ -85,7 +85,7 @@ class Engine:
     async def remove_image(self, image: str) -> None:
         """Remove an image by name or id; an image in use, or one that is gone, is left alone."""
         try:
-            async with self._asked(self._call_s):
+            async with self._bounded(self._call_s):
                 await self._docker.images.delete(image)
         except EngineFault as fault:
             if fault.status not in (404, 409):
@@ -94,7 +94,7 @@ class Engine:
     async def pull(self, ref: str, *, first_s: float, stall_s: float) -> None:
         """Pull an image.  Give up if the registry sends nothing for `first_s`, or later pauses for `stall_s`."""
         try:
-            async with asyncio.timeout(first_s) as bound, self._asked(self._work_s):
+            async with asyncio.timeout(first_s) as bound, self._bounded(self._work_s):
                 async for _ in self._docker.images.pull(ref, stream=True):
                     bound.reschedule(asyncio.get_running_loop().time() + stall_s)
         except TimeoutError:
@@ -135,9 +135,9 @@ class Engine:
         try:
             async with self._posted("build", params, context) as answer:
                 async for line in json_stream_stream(answer):
-                    said = " ".join(_COLOUR.sub("", str(line.get("stream", ""))).split())
-                    if said and not said.startswith(("Removing ", "--->")):
-                        last = said
+                    text = " ".join(_COLOUR.sub("", str(line.get("stream", ""))).split())
+                    if text and not text.startswith(("Removing ", "--->")):
+                        last = text
         except EngineFault as fault:
             if _COMMAND_FAILED not in str(fault):
                 raise
@@ -146,12 +146,12 @@ class Engine:
 
     async def load(self, saved: Path) -> None:
         """Load an image that `save` wrote."""
-        async with self._asked(self._work_s):
+        async with self._bounded(self._work_s):
             await self._docker.images.import_image(_chunks(saved))
 
     async def save(self, ref: str, target: Path) -> None:
         """Write an image with its layers to a tar file."""
-        async with self._asked(self._work_s), self._docker.images.export_image(ref) as content:
+        async with self._bounded(self._work_s), self._docker.images.export_image(ref) as content:
             with await asyncio.to_thread(target.open, "wb") as file:
                 async for chunk in content.iter_chunked(_CHUNK):
                     await asyncio.to_thread(file.write, chunk)
@@ -163,14 +163,14 @@ class Engine:
         """Yield the answer to a request that aiodocker has no method for, and close it, which aiodocker leaves to us."""
         headers = {"Content-Type": "application/x-tar"}
         async with (
-            self._asked(self._work_s),
+            self._bounded(self._work_s),
             self._docker._query(path, "POST", params=params, data=tar, headers=headers) as answer,
         ):
             with contextlib.closing(answer):
                 yield answer
 
     @contextlib.asynccontextmanager
-    async def _asked(self, timeout_s: float) -> AsyncIterator[None]:
+    async def _bounded(self, timeout_s: float) -> AsyncIterator[None]:
         """Limit the time of a call, and turn any failure into an `EngineFault`."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -20,7 +20,7 @@ without a thread folds on the loop, in pieces, with a turn for others between th
 after it was folded.  `seq` and `time` are those of the last piece that everyone has seen; everything else waits for them
 (`reach`, `moved`).
 
-**What ends it.**  Cancellation, and a connection that is closed for good (LogClosed).  Nothing else does: a log that is
+**What ends it.**  Cancellation, and a connection that is closed permanently (LogClosed).  Nothing else does: a log that is
 damaged, has a gap, was restored from a copy or refuses to be read, and an observer that raises, make the fold say so
 (`trouble`), forget what it knew (`on_restart`) and start over from a snapshot after a pause, until it can follow again.  So
 that no half-updated reader survives, the observers are dropped with the state, and made again by `on_begin` and `on_ready`.
@@ -93,7 +93,7 @@ class Thread:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._using = threading.Lock()
         self._took_s: dict[str, float] = {}
-        """How long each kind of work takes, by the names that callers gave it."""
+        """Seconds that each kind of work takes, by the names that callers gave it."""
 
     async def run(self, work: Callable[[], T], kind: str = "", *, short: bool = False) -> T:
         """Do some work.  It is short if the caller knows that, or if work of this kind, of which there are few, has been."""
@@ -193,9 +193,9 @@ class LiveFold:
         self.folded_at = 0.0
         """Loop time at which it was folded."""
         self.trouble = "the log is being read"
-        """Why this process is not up to date; "" while it follows."""
+        """Reason why this process is not up to date; "" while it follows."""
         self.caught_up = asyncio.Event()
-        """Set while it has folded everything that the log held when it (last) began."""
+        """Event that is set while it has folded everything that the log held when it (last) began."""
         self.observers: list[Observer] = []
         """Readers of each record, in the state's thread; dropped when it starts over."""
         self.watchers: list[Watcher] = []
@@ -221,7 +221,7 @@ class LiveFold:
     # --- following ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow until cancelled, or until the connection is closed for good (LogClosed)."""
+        """Follow until cancelled, or until the connection is closed permanently (LogClosed)."""
         while True:
             try:
                 await self._follow()

@@ -1,6 +1,6 @@
 """Snapshots of a cluster's log: which one to start from, and when the master takes another.
 
-The state is copied between two records, where it is consistent; checking, compressing and storing the copy run beside the
+The state is copied between two records, where it is consistent; checking, compressing and storing the copy run next to the
 fold.  At most one snapshot is in progress: while a store is slow or unavailable, fewer are taken and nothing waits for it.
 Snapshots only save time, so a missing one is logged and is not an error.
 """
@@ -68,9 +68,9 @@ class SnapshotTaker:
 
     async def newest(self) -> tuple[SnapshotInfo, State] | None:
         """Return the state to start from, as `newest`, for the log's owner."""
-        found = await newest(self._log, drop_foreign_from=self._log.snapshots)
-        self._latest = found[0].seq if found else 0
-        return found
+        latest = await newest(self._log, drop_foreign_from=self._log.snapshots)
+        self._latest = latest[0].seq if latest else 0
+        return latest
 
     def offer(self, state: State, last: Record, *, chain: str = "", quiet: bool = False) -> None:
         """Take a snapshot if one is due.  `last` is the record that was folded last, `chain` the log's hash chain after it;

@@ -54,6 +54,6 @@ Trust. Without identity events, a cluster is open. From the first `TrustEnabled`
 its author, which is the last token of its subject and never a field of its body (`dorm.core.authority`). A record
 without authority changes nothing. Each round is signed by a master's key. Users and nodes are in NATS accounts of their
 own, which import single services of the log's account (`dorm.security.roles`). A plain user reads no stream: a process
-beside the masters serves the tenant a view of the log, with the same sequences and other tenants' data hidden, which
+next to the masters serves the tenant a view of the log, with the same sequences and other tenants' data hidden, which
 every command and observer can fold like the log (`replay.tenants`). docs/trust.md states the promises.
 """

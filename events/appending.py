@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from events.log.records import Appended
 
 FIXED_IDS = 8
-"""How many other ids derive from an event's own."""
+"""Number of other ids that derive from an event's own."""
 _HOW_IT_WAS_SEEN = (
     "at", "cause", "started_at", "exited_at", "exit_code", "asked", "killed", "reason", "message", "loss", "samples_per_s",
     "noise", "usage",

@@ -143,7 +143,7 @@ class SealKey:
     def seal(self, cluster: str, epoch: int, chain: Chain, after: int) -> LogSealed:
         """Return a seal of all that the chain has followed; its marks start after `after`."""
         every, marks = chain.marks(MOST_MARKS)
-        said = LogSealed(
+        unsigned = LogSealed(
             upto=chain.seq,
             chain=chain.value.hex(),
             key=self.public,
@@ -152,7 +152,7 @@ class SealKey:
             every=every,
             marks=marks,
         )
-        return msgspec.structs.replace(said, signature=self.sign(seal_statement(cluster, epoch, said)).hex())
+        return msgspec.structs.replace(unsigned, signature=self.sign(seal_statement(cluster, epoch, unsigned)).hex())
 
     def sign(self, text: bytes) -> bytes:
         """Return the key's signature of a text."""
@@ -168,8 +168,8 @@ def new_seed() -> bytes:
 
 def seal_statement(cluster: str, epoch: int, seal: LogSealed) -> bytes:
     """Return the signed text: lines, so that a seal can be checked without our code."""
-    words = ("dorm seal 1", cluster, epoch, seal.upto, seal.chain, seal.after, seal.every, seal.marks)
-    return "".join(f"{word}\n" for word in words).encode()
+    fields = ("dorm seal 1", cluster, epoch, seal.upto, seal.chain, seal.after, seal.every, seal.marks)
+    return "".join(f"{word}\n" for word in fields).encode()
 
 
 def is_signed_seal(cluster: str, epoch: int, seal: LogSealed) -> bool:
@@ -207,7 +207,7 @@ def public_bytes(key: str) -> bytes:
 
 _NONE = "0" * SIGNATURE_DIGITS
 _FIELD = msgspec.msgpack.encode("signature") + msgspec.msgpack.encode(_NONE)[:-SIGNATURE_DIGITS]
-"""What stands before the signature.  Fields are sorted by name, so nothing that a user wrote comes after it."""
+"""The encoded bytes before the signature.  Fields are sorted by name, so nothing that a user wrote comes after it."""
 
 
 def signed_round(key: SealKey, event: Round, previous: int) -> Round:
@@ -252,8 +252,8 @@ def signed_cut(key: SealKey, cut: LogRotated) -> LogRotated:
 
 def cut_statement(cut: LogRotated) -> bytes:
     """Return the signed text: lines, so that a cut can be checked without our code."""
-    words = ("dorm cut 1", cut.epoch, cut.after, cut.upto, cut.chain, cut.snapshot, cut.archive, cut.bytes)
-    return "".join(f"{word}\n" for word in words).encode()
+    fields = ("dorm cut 1", cut.epoch, cut.after, cut.upto, cut.chain, cut.snapshot, cut.archive, cut.bytes)
+    return "".join(f"{word}\n" for word in fields).encode()
 
 
 def is_signed_cut(cut: LogRotated) -> bool:

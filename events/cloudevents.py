@@ -42,9 +42,9 @@ _DEEPEST = 100
 def type_of(kind: str, version: int = 1) -> str:
     """Return the CloudEvents type: `AppCancelRequested` is `io.dorm.app.cancel_requested.v1`, `Resized` is
     `io.dorm.resized.v1`."""
-    words = _WORD.findall(kind)
-    noun = words[:1] if len(words) > 1 and words[0] in _NOUNS else []
-    return ".".join(["io.dorm", *map(str.lower, noun), "_".join(map(str.lower, words[len(noun) :])), f"v{version}"])
+    parts = _WORD.findall(kind)
+    noun = parts[:1] if len(parts) > 1 and parts[0] in _NOUNS else []
+    return ".".join(["io.dorm", *map(str.lower, noun), "_".join(map(str.lower, parts[len(noun) :])), f"v{version}"])
 
 
 def cloud_event(logged: Logged) -> dict[str, Any]:

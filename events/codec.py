@@ -29,7 +29,7 @@ VERSIONS: dict[str, int] = {cls.__name__: 1 for cls in (*get_args(Published), *g
 """The version of each kind that this build writes."""
 
 UPCASTERS: dict[tuple[str, int], Upcaster] = {}
-"""By kind and the version that it upcasts."""
+"""Functions that upcast, by kind and the version that they upcast."""
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(Published).decode
@@ -107,8 +107,8 @@ def _too_deep(value: Any) -> bool:
             return False
         level = [
             part
-            for one in level
-            for part in (one.values() if isinstance(one, dict) else one)
+            for container in level
+            for part in (container.values() if isinstance(container, dict) else container)
             if isinstance(part, dict | list)
         ]
     return bool(level)
@@ -134,7 +134,7 @@ _WRITTEN = _Written()
 
 
 _BELIEVED: dict[str, tuple[type[Event] | None, int, tuple[str, ...]]] = {}
-"""By subject, the only class believed on it, the version of that class that this build writes, and its `_OPEN_FIELDS`."""
+"""Only class believed on a subject, the version of that class that this build writes, and its `_OPEN_FIELDS`, by subject."""
 _MOST_SUBJECTS = 65536
 
 
@@ -144,8 +144,8 @@ def _believe(subject: str) -> tuple[type[Event] | None, int, tuple[str, ...]]:
         _BELIEVED.clear()
     believed = _KINDS.get(subjects.kind_of(subject))
     fields = _OPEN_FIELDS.get(believed, ()) if believed else ()
-    _BELIEVED[subject] = found = believed, _WRITTEN[believed] if believed else 0, fields
-    return found
+    _BELIEVED[subject] = belief = believed, _WRITTEN[believed] if believed else 0, fields
+    return belief
 
 
 def _decode_other(record: Record) -> Event:

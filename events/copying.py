@@ -114,24 +114,24 @@ def blocks_of(file: int, size: int, *, upto: int | None = None) -> Iterator[byte
     EOFError if the file is shorter than `size` by now."""
     at, end = 0, size if upto is None else min(upto, size)
     while at < end:
-        found = next_block(file, at, size)
-        if isinstance(found, int):
-            found = min(found, -(-(end - at) // BLOCK))
-        elif not found:
+        block = next_block(file, at, size)
+        if isinstance(block, int):
+            block = min(block, -(-(end - at) // BLOCK))
+        elif not block:
             raise EOFError(f"it is shorter than {size} bytes by now")
-        at += found * BLOCK if isinstance(found, int) else len(found)
-        yield found
+        at += block * BLOCK if isinstance(block, int) else len(block)
+        yield block
 
 
 def digest_of(file: int, size: int, *, upto: int | None = None) -> FileDigest:
     """Return the digest of an open file's first bytes: of all of it, or `upto` a multiple of `BLOCK`.  Blocks.  Raises as
     `blocks_of`."""
     digest = FileDigest()
-    for found in blocks_of(file, size, upto=upto):
-        if isinstance(found, int):
-            digest.add_zeros(found)
+    for block in blocks_of(file, size, upto=upto):
+        if isinstance(block, int):
+            digest.add_zeros(block)
         else:
-            digest.add(found)
+            digest.add(block)
     return digest
 
 
@@ -146,7 +146,7 @@ LARGEST = 2**44
 MOST_FILES = 100_000
 """Files and folders in one listing."""
 FILES, PUT = "files", "put"
-"""What follows the node in the subject of a question (`events.subjects.ask`)."""
+"""Tokens that follow the node in the subject of a question (`events.subjects.ask`)."""
 
 RelativePath = Annotated[str, msgspec.Meta(max_length=LONGEST_PATH)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
@@ -160,9 +160,9 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     app: Name
     area: Area
     path: RelativePath = ""
-    """With slashes between names; "" for the area itself."""
+    """Path with slashes between names; "" for the area itself."""
     generation: Number = 0
-    """Of `work`: which container's."""
+    """Generation of the container whose `work` it is."""
     slot: Slot = 0
 
 
@@ -187,7 +187,7 @@ class WriteBlock(msgspec.Struct, frozen=True, tag=True):
     """Bytes of an upload.  Those that no block covers are zeros."""
 
     place: Place
-    """Where it is to be once it is complete."""
+    """Place of the complete file."""
     upload: UploadId
     at: Offset
     data: Annotated[bytes, msgspec.Meta(max_length=BLOCK)]

@@ -56,11 +56,11 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     nulls: bool = True
     """Whether `null` and `~` stand for nothing, not for themselves."""
     fields: dict[str, Shape] = {}
-    """Of a map with known keys."""
+    """Shapes of the values of a map with known keys, by key."""
     values: Shape | None = None
-    """Of a map with any keys."""
+    """Shape of the values of a map with any keys."""
     items: Shape | None = None
-    """Of a list."""
+    """Shape of the items of a list."""
     settings: bool = False
     """A value that keeps its text, as the parameters of sweeps do: also a list or a map is one, if it stands on one line and
     the shape has no `items` or `fields` for it."""
@@ -123,7 +123,7 @@ def _forms(info: Any) -> list[Any]:
     if isinstance(info, msgspec.inspect.Metadata):
         return _forms(info.type)
     if isinstance(info, msgspec.inspect.UnionType):
-        return [form for one in info.types for form in _forms(one)]
+        return [form for part in info.types for form in _forms(part)]
     return [info]
 
 
@@ -139,10 +139,10 @@ class Document(NamedTuple):
         node, key, rest = self.root, None, path
         while rest and node is not None:
             if isinstance(node, yaml.MappingNode):
-                found = _key_of(node, rest)
-                if found is None:
+                entry = _key_of(node, rest)
+                if entry is None:
                     break
-                (key, node), rest = found
+                (key, node), rest = entry
             elif isinstance(node, yaml.SequenceNode) and (index := re.match(r"\[(\d+)\]\.?", rest)):
                 if int(index[1]) >= len(node.value):
                     break
@@ -278,7 +278,7 @@ class _Reading:
                 return node.value
             return _at_line(node, _scalar(node.value, shape))
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
-            return [self.value(one, shape.items or ANY) for one in node.value]
+            return [self.value(item, shape.items or ANY) for item in node.value]
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
             return {name: self.value(value, shape.of(name)) for name, (_, value) in self._entries(node).items()}
         return self._tagged(node)
@@ -304,10 +304,12 @@ class _Reading:
             if not isinstance(key, yaml.ScalarNode):
                 raise SpecError(_on_line(key, "a key has to be a text"), code="file.key.not_text")
             if key.style is None and key.value == "<<":
-                for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                    if not isinstance(one, yaml.MappingNode):
-                        raise SpecError(_on_line(one, "<< takes a map, or a list of maps"), code="file.merge.not_a_map")
-                    merged = {**self._entries(one), **merged}
+                for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if not isinstance(source, yaml.MappingNode):
+                        raise SpecError(
+                            _on_line(source, "<< takes a map, or a list of maps"), code="file.merge.not_a_map"
+                        )
+                    merged = {**self._entries(source), **merged}
                     self._most -= len(merged)
                     if self._most < 0:
                         raise SpecError(_TOO_MANY, code="file.too_many_values")
@@ -324,7 +326,7 @@ class _Reading:
         """Return a list or a map as it is typed.  Raises SpecError unless it stands on one line, without aliases."""
         text = self._text[node.start_mark.index : node.end_mark.index]
         tokens = (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken)
-        if not node.flow_style or "\n" in text or any(isinstance(one, tokens) for one in yaml.scan(text)):
+        if not node.flow_style or "\n" in text or any(isinstance(token, tokens) for token in yaml.scan(text)):
             hint = (
                 "a list or a map is one value if it is written on one line, such as [64, 64]; else write it in quotes"
             )
@@ -413,10 +415,10 @@ class _Typed:
             raise SpecError(f"{path}: {hint}", code="sweep.values.not_one_line")
         if isinstance(value, dict):
             return {
-                key: self._value(one, shape.of(key), f"{path}.{key}" if path else key) for key, one in value.items()
+                key: self._value(field, shape.of(key), f"{path}.{key}" if path else key) for key, field in value.items()
             }
         if isinstance(value, list):
-            return [self._value(one, shape.items or ANY, f"{path}[{index}]") for index, one in enumerate(value)]
+            return [self._value(item, shape.items or ANY, f"{path}[{index}]") for index, item in enumerate(value)]
         if isinstance(value, str):
             return value
         if value is not None and (shape.settings or (shape.plain and self._text) or isinstance(value, date | time)):
@@ -437,17 +439,17 @@ class _Typed:
             return str(value)
         if self._spelled is None:
             self._spelled = _spellings(self._text)
-        found = self._spelled.get((type(value), value), set())
-        if len(found) != 1:
+        spellings = self._spelled.get((type(value), value), set())
+        if len(spellings) != 1:
             raise SpecError(
                 f"{path}: {value} is spelled in several ways in this file; {_QUOTES}", code="file.value.ambiguous"
             )
-        return next(iter(found))
+        return next(iter(spellings))
 
 
 def _spellings(text: str) -> dict[tuple[type, Any], set[str]]:
     """Return how each integer and each time may be spelled in a TOML text: a superset, as parts of texts are found as well."""
-    found: dict[tuple[type, Any], set[str]] = {}
+    spellings: dict[tuple[type, Any], set[str]] = {}
     for token in {match[0] for match in _TOML_TOKEN.finditer(text)}:
         # A time of day may follow a date after a space; a number before one is a token of its own.
         for spelled in {token, token.partition(" ")[0]}:
@@ -455,5 +457,5 @@ def _spellings(text: str) -> dict[tuple[type, Any], set[str]]:
                 value = tomllib.loads(f"x={spelled}")["x"]
             except ValueError:
                 continue
-            found.setdefault((type(value), value), set()).add(spelled)
-    return found
+            spellings.setdefault((type(value), value), set()).add(spelled)
+    return spellings

@@ -25,7 +25,7 @@ Holds = Literal[
     "text", "word", "own", "secret", "cause", "folder", "digest", "policy", "params", "runtime", "abilities", "secrets",
     "needs", "document", "origin", "after", "volumes", "workdir", "group", "notify",
 ]  # fmt: skip
-"""What a field holds.
+"""Kinds of content that a field may have.
 
     app … token, master       the name of one, by which others refer to it
     resource … setting        a name or word that an app's owner or a node's operator chose

@@ -25,9 +25,9 @@ from events.fields import CoreWord, FreeText, Label, LabelValue, NodeKey, Own, R
 from events.kinds import Role
 
 MOST_REFUSALS = 32
-"""How many refused records are remembered."""
+"""Number of refused records that are remembered."""
 MOST_IDENTITIES = 10_000
-"""Of users, of nodes and of tokens each: a state with all of them has to fit into memory and snapshots."""
+"""Largest number of users, of nodes and of tokens each: a state with all of them has to fit into memory and snapshots."""
 RESERVED = frozenset(("master", "_"))
 """Names that no user and no node can have: subjects use them."""
 DELIVERER = "webhooks"
@@ -98,13 +98,13 @@ class Identities(msgspec.Struct):
     nodes: dict[NodeKey, Enrolment] = {}
     tokens: dict[TokenKey, Token] = {}
     refused: int = 0
-    """How many records were refused, because their authors may not publish them."""
+    """Number of records that were refused because their authors may not publish them."""
     refusals: list[Refusal] = []
     """The latest of them, at most `MOST_REFUSALS`."""
     told: int = 0
     """Up to which sequence the master has reported them (`RecordsRefused`)."""
     untold: int = 0
-    """How many it has yet to report; those with an answer of their own do not count."""
+    """Number of refusals that it has yet to report; those with an answer of their own do not count."""
 
     def role_of(self, who: str) -> Role | None:
         user = self.users.get(who)
@@ -142,8 +142,8 @@ class NotAllowed(msgspec.Struct, frozen=True):
 
 def tenant_in(submission: str) -> str:
     """Return the tenant that a submission's id belongs to, "" for the id of an open cluster."""
-    found = _OWNED.match(submission)
-    return found[1] if found else ""
+    match = _OWNED.match(submission)
+    return match[1] if match else ""
 
 
 def owned_id(tenant: str, id: str) -> str:

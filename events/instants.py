@@ -76,14 +76,14 @@ def read(text: str) -> Instant:
     text = text.strip()
     if _NS.fullmatch(text):
         return Instant(int(text), True, int(text))
-    found = _DATED.fullmatch(text)
-    if found is None:
+    match = _DATED.fullmatch(text)
+    if match is None:
         if (alone := _CLOCK.fullmatch(text)) is not None:
             raise InstantError(
                 f"{text[:60]!r} has no date; add it, as in 2026-11-21T{alone[1]:0>5}Z", code="moment.no_date"
             )
         raise InstantError(f"{text[:60]!r} is not a time; write one such as 2026-11-21T09:00:00Z")
-    date, of_day, fraction, zone = found.groups()
+    date, of_day, fraction, zone = match.groups()
     offset = _offset(text, zone) if zone else timedelta()
     try:
         when = datetime.fromisoformat(f"{date}T{of_day or '00:00'}").replace(tzinfo=UTC) - offset
@@ -98,9 +98,9 @@ def _offset(text: str, zone: str) -> timedelta:
     if zone.upper() in ("Z", "UTC", "GMT"):
         return timedelta()
     # In a URL, a plus sign stands for a space.
-    if (found := _OFFSET.fullmatch(zone)) is not None and int(found[2]) < 24 and int(found[3]) < 60:
-        size = timedelta(hours=int(found[2]), minutes=int(found[3]))
-        return -size if found[1] == "-" else size
+    if (match := _OFFSET.fullmatch(zone)) is not None and int(match[2]) < 24 and int(match[3]) < 60:
+        size = timedelta(hours=int(match[2]), minutes=int(match[3]))
+        return -size if match[1] == "-" else size
     if _WORD.fullmatch(zone):
         raise InstantError(
             f"{text[:60]!r}: which zone {zone[:20]} is can't be told; write its offset, as in +01:00, or Z for UTC",

@@ -68,13 +68,13 @@ class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     spec: AppSpec
     tenant: str = ""
-    """Who owns it; "" on an open cluster."""
+    """Owner of the app; "" on an open cluster."""
     generation: int = 0
     """The latest one, wherever it is."""
     placement: list[Placed] = []
-    """Its containers on all nodes: of a live app, the members of the membership that was committed last."""
+    """Containers of the app on all nodes: of a live app, the members of the membership that was committed last."""
     members: list[Placed] = []
-    """Of a released generation: the membership that was announced last."""
+    """Membership that was announced last, of a released generation."""
     membership: int = 0
     """The number of that membership; 0 before the release."""
     founders: list[int] = []
@@ -93,7 +93,7 @@ class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
     held: HeldPart | None = None
     batch: int = 0
     earlier: AppSpec | None = None
-    """What the generations up to `earlier_until` were started with, if that is not `spec`: its owner has edited it."""
+    """Spec with which the generations up to `earlier_until` were started, if that is not `spec`: its owner has edited it."""
     earlier_until: int = 0
     containers: list[ContainerPart] = []
     """All that were released to this node, of every generation that may still have one."""
@@ -131,7 +131,7 @@ class NodePart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The longest lease that the master believes its agent to assume, in seconds."""
     times: Times = Times()
     retentions: dict[str, float] = {}
-    """Of tenants whose ended apps are kept for another time than `times.retention_s`, in seconds."""
+    """Seconds by tenant, for tenants whose ended apps are kept for another time than `times.retention_s`."""
     masters: Masters | None = None
     """None while the cluster is open."""
     apps: dict[str, AppPart] = {}
@@ -139,7 +139,7 @@ class NodePart(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: dict[str, int] = {}
     """Log times (UTC ns) at which apps ended that had containers here and have none that may run."""
     owners: dict[str, str] = {}
-    """Who owned apps that had containers here and are not among `apps`: only they may read what these wrote."""
+    """Owners of apps that had containers here and are not among `apps`: only they may read what these wrote."""
 
 
 class Signed(msgspec.Struct, frozen=True, array_like=True):
@@ -193,12 +193,12 @@ def sign(key: SealKey, document: bytes) -> str:
 def is_part_signed_by(document: bytes, signature: str, keys: Iterable[str]) -> bool:
     """Return whether one of these public keys signed the document."""
     try:
-        said = bytes.fromhex(signature)
+        signature_bytes = bytes.fromhex(signature)
     except ValueError:
         return False
     for key in keys:
         try:
-            VerifyKey(public_bytes(key)).verify(_statement(document), said)
+            VerifyKey(public_bytes(key)).verify(_statement(document), signature_bytes)
         except (CryptoError, KeyUnusableError, ValueError, TypeError):
             continue
         return True

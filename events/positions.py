@@ -41,7 +41,7 @@ class Position(msgspec.Struct, frozen=True):
     index: int | None = None
     """Index of a fact in a round, from 0; None for an event with its own record, or for a whole record."""
     beside: int | None = None
-    """Of an event of the stream of progress, its sequence there; of a reader of both, how far it has read that."""
+    """Sequence in the stream of progress: of an event there, or of the last one that a reader of both has read."""
 
     def __str__(self) -> str:
         index = "" if self.index is None else f".{self.index}"
@@ -59,14 +59,14 @@ class Position(msgspec.Struct, frozen=True):
 
 def parse(text: str) -> Position:
     """Parse a position.  Raises PositionError."""
-    found = _TEXT.fullmatch(text.strip())
-    if found is None:
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
         raise PositionError(
             f"{text[:60]!r} is not a position; write a sequence (118), or with the index in a round (118.2), or what an "
             "interrupted reading reported (118.2~57)"
         )
-    index, beside = (None if part is None else int(part) for part in found.groups()[1:])
-    return Position(int(found[1]), index, beside)
+    index, beside = (None if part is None else int(part) for part in match.groups()[1:])
+    return Position(int(match[1]), index, beside)
 
 
 class Logged(msgspec.Struct, frozen=True):
@@ -92,6 +92,6 @@ def logged(record: Record) -> Iterator[Logged]:
         yield Logged(Position(record.seq, index), record.time, record.subject, fact, event)
 
 
-def logged_beside(record: Record, after: int) -> Logged:
+def logged_progress(record: Record, after: int) -> Logged:
     """Return the event of a record of the stream of progress, read after that sequence of the log."""
     return Logged(Position(after, None, record.seq), record.time, record.subject, decode(record))

@@ -1,4 +1,4 @@
-"""Questions beside the log, as JSON maps: to agents, to masters, and to what serves tenants' views; and their answers.
+"""Questions outside the log, as JSON maps: to agents, to masters, and to what serves tenants' views; and their answers.
 
 Container output is not an event; it is read where it is stored.  Nor is how a process is: it is asked.
 """
@@ -76,16 +76,16 @@ class MasterStatus(msgspec.Struct, frozen=True):
     name: str
     build: str
     at: int
-    """Its clock, UTC ns."""
+    """Time of its clock, UTC ns."""
     leading: bool
     epoch: int
-    """Of the last election that it has folded."""
+    """Epoch of the last election that it has folded."""
     seq: int
     """The last record that it has folded."""
     end: int | None
     """The last record of the log; None if the log did not report it."""
     lease_left_s: float
-    """How long it certainly leads, in seconds; 0 while it follows."""
+    """Seconds for which it certainly leads; 0 while it follows."""
     disks: list[Disk] = []
 
     @property
@@ -112,7 +112,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
     node: str
     build: str
     at: int
-    """Its clock, UTC ns."""
+    """Time of its clock, UTC ns."""
     joined: bool
     seq: int
     """The last record about its node that it has folded."""
@@ -126,17 +126,17 @@ class AgentStatus(msgspec.Struct, frozen=True):
     runtime: str
     disks: list[Disk] = []
     processes_free: int = 0
-    """How many processes the agent may still start."""
+    """Number of processes that the agent may still start."""
     processes: int = 0
-    """Of how many; 0 if it does not know."""
+    """Number of processes that the agent may have in all; 0 if it does not know."""
     processes_of: str = ""
-    """Whose limit that is."""
+    """Owner of that limit, for people."""
     delays: list[Delayed] = []
-    """At most 16."""
+    """Up to 16 delays."""
     gpus: list[str] = []
     """Why it does not give some of its GPUs to apps, in words."""
     detected: str = ""
-    """Where its capacity comes from, in words."""
+    """Source of its capacity, in words."""
 
 
 class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,7 +151,7 @@ class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
     after: Sequence = 0
     """The last record that the reader has."""
     at: Moment = 0
-    """Its log time, which reveals another log in the same place; the time that is asked about."""
+    """Log time of the record `after`, which reveals another log in the same place; or the time that is asked about."""
     until: Sequence | None = None
     """None for the end of the log as it is now."""
     follow: bool = False

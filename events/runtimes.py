@@ -42,7 +42,7 @@ _KINDS = (
     RuntimeKind("process", "plain processes", images=False),
 )
 RUNTIMES: Final[dict[str, RuntimeKind]] = {kind.name: kind for kind in _KINDS}
-"""By name, in the order in which `auto` tries them."""
+"""Kinds of runtimes by name, in the order in which `auto` tries them."""
 WITHOUT_ENGINE: Final[RuntimeName] = "process"
 """The runtime that needs nothing: what `auto` takes if no engine answers."""
 

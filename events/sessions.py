@@ -78,9 +78,9 @@ class Open(msgspec.Struct, frozen=True, tag="open", omit_defaults=True):
     terminal: Size | None = None
     """The size of the client's terminal, if the command is to have one; then its output is one stream."""
     term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.+-]{0,64}$")] = ""
-    """What kind of terminal (TERM)."""
+    """Kind of the terminal (TERM)."""
     port: Port | None = None
-    """Of forwarded connections: the container's port."""
+    """Port of the container, for forwarded connections."""
 
 
 class Connect(msgspec.Struct, frozen=True, tag="connect", omit_defaults=True):
@@ -124,9 +124,9 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 
 Opening = Open | Connect
-"""What is asked on the subject `session`."""
+"""Requests on the subject `session`."""
 Following = Input | Resize | Signal | Alive
-"""What is asked on the subject `input`."""
+"""Requests on the subject `input`."""
 
 
 # --- what the agent answers ---------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
     """The session is over, or did not begin."""
 
     exit_code: ExitCode | None = None
-    """As a shell has it: 128 and the signal's number after a signal; None if it did not end by itself."""
+    """Exit code as a shell has it: 128 and the signal's number after a signal; None if it did not end by itself."""
     code: str = ""
     """Stable code of the reason, "" if the command has ended by itself."""
     reason: str = ""
@@ -169,16 +169,16 @@ def encoded(message: Opening | Following | Answer) -> bytes:
 
 def opening(body: bytes) -> Open | Connect:
     """Read a question on the subject `session`.  Raises MessageMalformed."""
-    asked: Open | Connect = _read(_opening, body)
-    if isinstance(asked, Open):
-        _check(asked)
-    return asked
+    request: Open | Connect = _read(_opening, body)
+    if isinstance(request, Open):
+        _check(request)
+    return request
 
 
 def following(body: bytes) -> Input | Resize | Signal | Alive:
     """Read a question on the subject `input`.  Raises MessageMalformed."""
-    asked: Input | Resize | Signal | Alive = _read(_following, body)
-    return asked
+    request: Input | Resize | Signal | Alive = _read(_following, body)
+    return request
 
 
 def answer(body: bytes) -> Begun | Output | Ended:
@@ -196,17 +196,17 @@ def _read(decoder: Any, body: bytes) -> Any:
         ) from None
 
 
-def _check(asked: Open) -> None:
-    if asked.what == "forward":
-        if asked.port is None or asked.command or asked.terminal is not None:
+def _check(request: Open) -> None:
+    if request.what == "forward":
+        if request.port is None or request.command or request.terminal is not None:
             raise MessageMalformed("forwarding takes a port, and neither a command nor a terminal")
         return
-    if asked.port is not None or not asked.command or not asked.command[0]:
+    if request.port is not None or not request.command or not request.command[0]:
         raise MessageMalformed("a command takes a program's name, and no port")
-    if any("\0" in word for word in asked.command):
+    if any("\0" in word for word in request.command):
         raise MessageMalformed("a NUL character can't be passed to a program")
     try:
-        size = sum(len(word.encode()) + 1 for word in asked.command)
+        size = sum(len(word.encode()) + 1 for word in request.command)
     except UnicodeEncodeError:
         raise MessageMalformed("the command is not valid Unicode text") from None
     if size > _LARGEST_COMMAND:
@@ -232,27 +232,27 @@ _INSIDE = (
 
 def shown(command: Sequence[str]) -> str:
     """Return the command as the log may show it."""
-    words: list[str] = []
+    arguments: list[str] = []
     hide_next = False
     for word in command[:_MOST_WORDS]:
         if hide_next and not word.startswith("-"):
-            words.append(HIDDEN)
+            arguments.append(HIDDEN)
             hide_next = False
             continue
-        words.append(_word(word[:_LONGEST_WORD]))
+        arguments.append(_word(word[:_LONGEST_WORD]))
         hide_next = word.startswith("-") and "=" not in word and _secret(word)
     more = [f"... ({len(command) - _MOST_WORDS} more words)"] if len(command) > _MOST_WORDS else []
-    quoted = (word if HIDDEN in word and " " not in word else shlex.quote(word) for word in words)
+    quoted = (word if HIDDEN in word and " " not in word else shlex.quote(word) for word in arguments)
     return clipped(" ".join([*quoted, *more]), LONGEST_COMMAND)
 
 
 def _word(word: str) -> str:
-    found = _ASSIGNS.fullmatch(word)
-    if found is not None and _secret(found["name"]):
-        return f"{found['name']}={HIDDEN}"
+    assignment = _ASSIGNS.fullmatch(word)
+    if assignment is not None and _secret(assignment["name"]):
+        return f"{assignment['name']}={HIDDEN}"
     if any(sign in word for sign in " \t\n;"):
         for pattern in _INSIDE:
-            word = pattern.sub(lambda one: one["before"] + HIDDEN if _secret(one["name"]) else one[0], word)
+            word = pattern.sub(lambda match: match["before"] + HIDDEN if _secret(match["name"]) else match[0], word)
     return hide_secrets(word, HIDDEN)
 
 

@@ -24,15 +24,15 @@ def fingerprint(*packages: str) -> str:
     A program that may be edited while it runs has to call this early: later the files on disk may differ from the running
     code.
     """
-    found = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     versions = (sys.version_info[:2], msgspec.__version__, msgpack.version)
-    found.update(repr(versions).encode())
+    digest.update(repr(versions).encode())
     for package in packages:
         import_module(package)
         for name, source in _sources(files(package), package):
-            found.update(f"\0{name}\0{len(source)}\0".encode())
-            found.update(source)
-    return found.hexdigest()
+            digest.update(f"\0{name}\0{len(source)}\0".encode())
+            digest.update(source)
+    return digest.hexdigest()
 
 
 def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:

@@ -102,7 +102,7 @@ def progress(cluster: str, node: str, app: str) -> str:
 
 def progress_of(cluster: str, app: str = "*", node: str = "*") -> str:
     """Return the pattern of the progress of one app, or of all, from one node, or from all."""
-    app, node = (one if one == "*" else token(one) for one in (app, node))
+    app, node = (part if part == "*" else token(part) for part in (app, node))
     return f"dorm.{cluster}.{PROGRESS}.{node}.{app}"
 
 
@@ -144,7 +144,7 @@ def session(cluster: str, node: str, what: str, tenant: str, who: str) -> str:
     """Return the subject on which `who` enters a tenant's container on a node (`what` is `session`), and sends input to
     it (`input`).  A server that guards subjects decides by it who may enter whose containers, and agents know by it who
     does; `*` stands for any node, tenant and person."""
-    where, whose, who = (one if one == "*" else token(one) for one in (node, tenant, who))
+    where, whose, who = (part if part == "*" else token(part) for part in (node, tenant, who))
     return f"dorm.{cluster}.ask.{where}.{what}.{whose}.{who}"
 
 
@@ -214,9 +214,9 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(given)
 
 
-def overlap(one: str, other: str) -> bool:
+def overlap(pattern: str, other: str) -> bool:
     """Return whether some subject matches both patterns."""
-    left, right = one.split("."), other.split(".")
+    left, right = pattern.split("."), other.split(".")
     for index in range(max(len(left), len(right))):
         a = left[index] if index < len(left) else ""
         b = right[index] if index < len(right) else ""

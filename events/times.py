@@ -56,7 +56,7 @@ class Rule(NamedTuple):
     text: str
     """The constraint with the values that it compares, formatted for people."""
     otherwise: str
-    """What happens if it is broken, and what to set instead."""
+    """Consequence of breaking the rule, and the setting to change."""
 
 
 def rules(times: Times) -> list[Rule]:

@@ -58,7 +58,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A range of a blob."""
 
     blob: int
-    """Its place in `Manifest.blobs`."""
+    """Index in `Manifest.blobs`."""
     offset: int
     size: int
 
@@ -177,16 +177,16 @@ def _check_parts(file: File, blobs: int) -> None:
 
 def path_fault(path: str) -> str:
     """Return what is wrong with a path, in words that follow it; "" if nothing is."""
-    words = path.split("/")
+    parts = path.split("/")
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
         return "has a name that is not UTF-8"
-    if "\x00" in path or any(word in ("", ".", "..") for word in words):
+    if "\x00" in path or any(word in ("", ".", "..") for word in parts):
         return "is not a path within the folder"
-    if size > LONGEST_PATH or any(len(word.encode()) > 255 for word in words):
+    if size > LONGEST_PATH or any(len(word.encode()) > 255 for word in parts):
         return f"is longer than {LONGEST_PATH} bytes, or has a name of more than 255"
-    return f"lies more than {DEEPEST} folders deep" if len(words) > DEEPEST else ""
+    return f"lies more than {DEEPEST} folders deep" if len(parts) > DEEPEST else ""
 
 
 def link_fault(path: str, target: str) -> str:
@@ -194,15 +194,15 @@ def link_fault(path: str, target: str) -> str:
 
     `..` may only come first in a target.  The folder of the link itself is a real one, so these steps go to a real one too,
     which must be within; what follows only descends.  After a name, `..` would go up from wherever another link leads."""
-    words = target.split("/")
+    parts = target.split("/")
     if not target or "\x00" in target or target.startswith("/"):
         return f"is a link to {short(target)}, which is not a relative path"
-    up = next((index for index, word in enumerate(words) if word != ".."), len(words))
+    up = next((index for index, word in enumerate(parts) if word != ".."), len(parts))
     try:
         size = len(target.encode())
     except UnicodeEncodeError:
         return "is a link to a name that is not UTF-8"
-    if ".." in words[up:]:
+    if ".." in parts[up:]:
         return f"is a link to {short(target)}: `..` may only come first in it"
     if up > path.count("/"):
         return f"is a link to {short(target)}, which leads out of the folder"
@@ -261,7 +261,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = {}
     """The same for tenants with a quota of their own, by their tokens."""
     keep_s: Annotated[float, msgspec.Meta(ge=3600, le=10 * 365 * 86_400)] = 7 * 86_400.0
-    """How long, in seconds, the cluster keeps a folder that no app names, since it was shipped last."""
+    """Seconds for which the cluster keeps a folder that no app names, since it was shipped last."""
 
     def quota_of(self, tenant: str) -> int:
         """Return the quota of a tenant, given as the token of a subject, in bytes."""

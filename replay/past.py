@@ -213,7 +213,9 @@ METRICS = (
 )  # fmt: skip
 """Metrics for conditions and orders, in addition to the parameters of sweeps."""
 ORDERS = ("ended", "submitted", "name", "user", "state", *METRICS)
-_CONDITION = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]{0,62})\s*(<=|>=|!=|==|=|<|>)\s*(\S.{0,200}?)\s*")
+CONDITION = r"\s*([A-Za-z_][A-Za-z0-9_]{0,62})\s*(<=|>=|!=|==|=|<|>)\s*(\S.{0,200}?)\s*"
+"""Form of a condition."""
+_CONDITION = re.compile(CONDITION)
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq, "==": operator.eq,
     "!=": operator.ne,
@@ -301,11 +303,15 @@ def named(name: str, id: str, sweep: str, wanted: str) -> bool:
     return any(fnmatchcase(one, wanted) for one in (name, id, sweep) if one)
 
 
+ORDER = r"^-?[A-Za-z_][A-Za-z0-9_]{0,62}$"
+"""Form of an order: one of `ORDERS` or a parameter."""
+
+
 def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
     """Return the rows by one of `ORDERS` or by a parameter, in ascending order; with `-` before it, in descending order.  Rows
     without the value come last.  Raises SelectError."""
     name, down = order.removeprefix("-"), order.startswith("-")
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name):
+    if not re.fullmatch(ORDER, order):
         text = f"{short(order)} is not an order; the orders are {', '.join(ORDERS)}, and parameters of sweeps"
         raise SelectError(text, code="history.order.malformed")
     field = {"ended": "ended_at", "submitted": "submitted_at"}.get(name, name)

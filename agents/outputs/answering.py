@@ -19,7 +19,7 @@ from agents.outputs.files import FilesError
 from agents.outputs.folders import APPS, is_app, owner_of
 from agents.runtime.interface import Key, RuntimeFault
 from agents.runtime.long_work import LongWork
-from agents.runtime.run_dirs import work_beside
+from agents.runtime.run_dirs import work_copy
 from agents.runtime.secrets import PREFIX
 from events import subjects
 from events.copying import (
@@ -147,7 +147,7 @@ class _Answerer:
                 run = self._runtime.run_dir(Key(place.app, place.generation, place.slot))
             except RuntimeFault as error:
                 raise FilesError(str(error), code=error.code) from None
-            copied = work_beside(run)
+            copied = work_copy(run)
             return (copied, "") if await self._run(copied.is_dir) else (run, PREFIX)
         if not await self._run(self._folder.shared):
             raise FilesError(
@@ -181,15 +181,15 @@ class FileAnswerer(_Answerer):
     """Lists and reads."""
 
     async def _answer(self, question: bytes) -> AsyncGenerator[Answer, None]:
-        asked: Reading = reading_decoder.decode(question)
-        root, hidden = await self._root(asked.place)
-        match asked:
+        request: Reading = reading_decoder.decode(question)
+        root, hidden = await self._root(request.place)
+        match request:
             case ListFiles(place):
                 entries = files.listed(root, place.path, hidden=hidden)
                 while (some := await self._run(lambda: next(entries, None))) is not None:
                     yield Listing(some)
             case ReadFile():
-                with contextlib.closing(files.Reader(root, asked, hidden=hidden)) as reader:
+                with contextlib.closing(files.Reader(root, request, hidden=hidden)) as reader:
                     await self._run(reader.open, _COMMIT_S)
                     while True:
                         match await self._run(reader.next):
@@ -206,20 +206,20 @@ class UploadAnswerer(_Answerer):
     """Takes uploads."""
 
     async def _answer(self, question: bytes) -> AsyncGenerator[Answer, None]:
-        asked: Writing = writing_decoder.decode(question)
-        if asked.place.area == "work":
+        request: Writing = writing_decoder.decode(question)
+        if request.place.area == "work":
             raise FilesError(
                 "a container's own folder takes no files from outside; copy to outputs", code="files.area.read_only"
             )
-        root, _ = await self._root(asked.place)
-        incoming = self._folder.path / APPS / asked.place.app / "incoming"
+        root, _ = await self._root(request.place)
+        incoming = self._folder.path / APPS / request.place.app / "incoming"
         if not await self._run(lambda: root.is_dir() and incoming.parent.is_dir()):
             raise FilesError(
-                f"{asked.place.app} has no folder for files yet; it gets one when its first container starts",
+                f"{request.place.app} has no folder for files yet; it gets one when its first container starts",
                 code="files.app_unknown",
             )
-        match asked:
+        match request:
             case WriteBlock():
-                yield Stored(await self._run(lambda: files.write(incoming, asked)))
+                yield Stored(await self._run(lambda: files.write(incoming, request)))
             case CommitUpload():
-                yield Stored(await self._run(lambda: files.commit(root, incoming, asked), _COMMIT_S))
+                yield Stored(await self._run(lambda: files.commit(root, incoming, request), _COMMIT_S))

@@ -105,7 +105,7 @@ class FileNote(msgspec.Struct, frozen=True, array_like=True):
     modified: int
     """Nanoseconds, by the file server's clock."""
     grew: int = 0
-    """In how many reports in a row it had only grown since the one before."""
+    """Number of reports in a row in which it had only grown since the one before."""
 
     def same(self, other: FileNote) -> bool:
         return (self.size, self.modified) == (other.size, other.modified)
@@ -151,14 +151,14 @@ def holds_state(path: str) -> bool:
 
 def with_growth(before: Mapping[str, FileNote], now: Mapping[str, FileNote]) -> dict[str, FileNote]:
     """Return the files at a report, with how long each has only grown, given those at the report before."""
-    found = {}
-    for path, one in now.items():
+    grown = {}
+    for path, note in now.items():
         was = before.get(path)
         grew = 0
         if was is not None:
-            grew = was.grew if was.same(one) else was.grew + 1 if was.grows_into(one) else 0
-        found[path] = FileNote(one.size, one.modified, grew)
-    return found
+            grew = was.grew if was.same(note) else was.grew + 1 if was.grows_into(note) else 0
+        grown[path] = FileNote(note.size, note.modified, grew)
+    return grown
 
 
 def in_doubt(believed: Mapping[str, FileNote], now: Mapping[str, FileNote]) -> list[str]:
@@ -167,17 +167,17 @@ def in_doubt(believed: Mapping[str, FileNote], now: Mapping[str, FileNote]) -> l
     for path, was in believed.items():
         series = series_of(path)
         newest[series] = max(was.modified, newest.get(series, 0))
-    found = [path for path in now if path not in believed and holds_state(path)]
+    paths = [path for path in now if path not in believed and holds_state(path)]
     for path, was in believed.items():
-        one = now.get(path)
-        if one is None:
+        note = now.get(path)
+        if note is None:
             # Programs remove older ones by themselves, once newer ones are complete.
             changed = was.modified >= newest[series_of(path)]
         else:
-            changed = was.changes_into(one) and not (was.grew >= _GROWS and was.grows_into(one))
+            changed = was.changes_into(note) and not (was.grew >= _GROWS and was.grows_into(note))
         if changed and holds_state(path):
-            found.append(path)
-    return sorted(found)
+            paths.append(path)
+    return sorted(paths)
 
 
 def series_of(path: str) -> str:
@@ -189,11 +189,11 @@ def units(doubtful: Iterable[str], believed: Mapping[str, FileNote]) -> list[str
     """Return what the doubtful files are parts of: folders, with `/` at their end, in which the note has no file, or else the
     files themselves.  Sorted."""
     known = {path[: at + 1] for path in believed for at, letter in enumerate(path) if letter == "/"}
-    found: dict[str, None] = {}
+    units_: dict[str, None] = {}
     for path in doubtful:
         new = [path[: at + 1] for at, letter in enumerate(path) if letter == "/" and path[: at + 1] not in known]
-        found[new[0] if new and path not in believed else path] = None
-    return sorted(found)
+        units_[new[0] if new and path not in believed else path] = None
+    return sorted(units_)
 
 
 def can_fall_back(doubtful: Iterable[str], believed: Mapping[str, FileNote], now: Listing) -> bool:
@@ -226,7 +226,7 @@ def doubt_of(believed: Mapping[str, FileNote], now: Listing) -> Doubt | None:
 
 def _shown(path: str) -> str:
     text = os.fsencode(path).decode("utf-8", "replace")
-    return clipped("".join(one if one.isprintable() else "\ufffd" for one in text), LONGEST_DOUBTED)
+    return clipped("".join(character if character.isprintable() else "\ufffd" for character in text), LONGEST_DOUBTED)
 
 
 # --- the files ----------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def _shown(path: str) -> str:
 
 def listing(folder: Path) -> Listing | None:
     """Return what is in an app's folder; None if there is too much, or if it can't be looked at."""
-    found, left, text, todo = Listing(), MOST_FILES, MOST_TEXT, [""]
+    listing_, left, text, todo = Listing(), MOST_FILES, MOST_TEXT, [""]
     try:
         while todo:
             inside = todo.pop()
@@ -247,10 +247,10 @@ def listing(folder: Path) -> Listing | None:
                         return None
                     if not entry.name.startswith(".") and _is_text(path):
                         with contextlib.suppress(FileNotFoundError):
-                            _add(found, todo, path, entry, here)
+                            _add(listing_, todo, path, entry, here)
     except (OSError, FilesError):
         return None
-    return found
+    return listing_
 
 
 @contextlib.contextmanager
@@ -263,14 +263,14 @@ def _removed_meanwhile(inside: str) -> Iterator[None]:
             raise
 
 
-def _add(found: Listing, todo: list[str], path: str, entry: os.DirEntry[str], folder: int) -> None:
+def _add(listing: Listing, todo: list[str], path: str, entry: os.DirEntry[str], folder: int) -> None:
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISDIR(status.st_mode):
         todo.append(f"{path}/")
     elif stat.S_ISREG(status.st_mode):
-        found.files[path] = FileNote(status.st_size, status.st_mtime_ns)
+        listing.files[path] = FileNote(status.st_size, status.st_mtime_ns)
     elif stat.S_ISLNK(status.st_mode):
-        found.links[path] = os.fsencode(os.readlink(entry.name, dir_fd=folder)).decode("utf-8", "replace")
+        listing.links[path] = os.fsencode(os.readlink(entry.name, dir_fd=folder)).decode("utf-8", "replace")
 
 
 def _is_text(path: str) -> bool:
@@ -321,12 +321,12 @@ def judge(root: Path, app: str, generation: int, *, fall_back: bool) -> Doubt | 
     if known is None or known.judged >= generation:
         return known.doubt if known is not None else None
     now = listing(root / app)
-    found = doubt_of(known.files, now) if now is not None else None
-    if now is not None and found is not None and found.before and fall_back:
+    doubt = doubt_of(known.files, now) if now is not None else None
+    if now is not None and doubt is not None and doubt.before and fall_back:
         moved = units(in_doubt(known.files, now.files), known.files)
-        found = msgspec.structs.replace(found, aside=_set_aside(root / app, moved, generation))
-    _write(root, app, Note(known.generation, known.files, generation, found))
-    return found
+        doubt = msgspec.structs.replace(doubt, aside=_set_aside(root / app, moved, generation))
+    _write(root, app, Note(known.generation, known.files, generation, doubt))
+    return doubt
 
 
 def is_judged(root: Path, app: str, generation: int) -> bool:
@@ -373,7 +373,7 @@ def bring(root: Path, app: str, text: str) -> str:
     copied files, by this node or another; "" if none is noted.  Raises Refused, OSError."""
     origin = origin_of(text)
     if origin is None or (root / app).is_dir():
-        return _noted(root, app) if origin is not None else ""
+        return _noted_digest(root, app) if origin is not None else ""
     source = root / origin.app
     if not is_app(origin.app) or not source.is_dir():
         raise Refused(
@@ -393,7 +393,7 @@ def bring(root: Path, app: str, text: str) -> str:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            return _noted(root, app)
+            return _noted_digest(root, app)
         _note(root, app, digest)
         return digest
     except FilesError as error:
@@ -421,11 +421,11 @@ def _note(root: Path, app: str, digest: str) -> None:
     aside.replace(root / APPS / app / _ORIGIN_NOTE)
 
 
-def _noted(root: Path, app: str) -> str:
+def _noted_digest(root: Path, app: str) -> str:
     """Return the noted digest; "" if there is none, for example because the node died before it noted it."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        found = (root / APPS / app / _ORIGIN_NOTE).read_text()
-        return found if _DIGEST.fullmatch(found) else ""
+        digest = (root / APPS / app / _ORIGIN_NOTE).read_text()
+        return digest if _DIGEST.fullmatch(digest) else ""
     return ""
 
 
@@ -465,12 +465,12 @@ def _copy(source: Path, copy: Path, entry: FileEntry) -> None:
         made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             at = 0
-            for found in blocks_of(file, entry.size):
-                if isinstance(found, int):  # A hole, which stays one: it may be larger than the disk.
-                    at += found * BLOCK
+            for block in blocks_of(file, entry.size):
+                if isinstance(block, int):  # A hole, which stays one: it may be larger than the disk.
+                    at += block * BLOCK
                 else:
-                    write_at(made, found, at)
-                    at += len(found)
+                    write_at(made, block, at)
+                    at += len(block)
             if os.fstat(file).st_size < entry.size:
                 raise EOFError
             os.ftruncate(made, entry.size)

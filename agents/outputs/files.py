@@ -177,8 +177,8 @@ _AT_ONCE = 500
 
 def listed(root: Path, path: str, *, hidden: str = "") -> Iterator[list[FileEntry]]:
     """Yield the entries at a path, folders before their contents, some at a time.  Raises FilesError."""
-    with opened(root, path, hidden=hidden) as found:
-        status = os.fstat(found)
+    with opened(root, path, hidden=hidden) as descriptor:
+        status = os.fstat(descriptor)
         if not stat.S_ISDIR(status.st_mode):
             yield [_entry("", status)]
             return
@@ -208,10 +208,10 @@ def _in_folder(root: Path, path: str, inner: str, hidden: str) -> list[FileEntry
     try:
         with opened(root, f"{path}/{inner}" if path else inner) as folder, os.scandir(folder) as names:
             # Names without end would fill the agent's memory; as many are too many for a listing already.
-            found = sorted(one.name for one in islice(names, MOST_FILES + 1))
+            names_ = sorted(entry.name for entry in islice(names, MOST_FILES + 1))
             if not path and not inner and hidden:
-                found = [name for name in found if not name.startswith(hidden)]
-            return [_looked(root, path, f"{inner}/{name}" if inner else name, folder, hidden) for name in found]
+                names_ = [name for name in names_ if not name.startswith(hidden)]
+            return [_looked(root, path, f"{inner}/{name}" if inner else name, folder, hidden) for name in names_]
     except (FilesError, OSError):
         return []  # It was removed while it was listed.
 
@@ -232,8 +232,8 @@ def _looked(root: Path, path: str, place: str, folder: int, hidden: str) -> File
 def _link(root: Path, path: str, place: str, hidden: str) -> FileEntry:
     """Return the target of a link, if it is a file that can be copied in its place."""
     try:
-        with opened(root, f"{path}/{place}" if path else place, hidden=hidden) as found:
-            status = os.fstat(found)
+        with opened(root, f"{path}/{place}" if path else place, hidden=hidden) as descriptor:
+            status = os.fstat(descriptor)
     except FilesError:
         return FileEntry(place, "other", note="a link that leads nowhere, or out of the folder")
     if stat.S_ISDIR(status.st_mode):
@@ -254,12 +254,12 @@ class Reader:
     """Reads one file in blocks, from `asked.offset` on.  Its methods run in threads; `close` may be called while one of them
     still does, which then closes the file at its end."""
 
-    def __init__(self, root: Path, asked: ReadFile, *, hidden: str = "") -> None:
+    def __init__(self, root: Path, request: ReadFile, *, hidden: str = "") -> None:
         self._root = root
-        self._asked = asked
+        self._request = request
         self._hidden = hidden
         self._file = -1
-        self._at = asked.offset
+        self._at = request.offset
         self._digest = FileDigest()
         self._lock = threading.Lock()
         self._closed = False
@@ -267,32 +267,32 @@ class Reader:
     def open(self) -> None:
         """Open it, and compute the digest of the part that the asker already has.  Raises FilesError if it is not the
         file that the question is about."""
-        asked = self._asked
-        if asked.offset % BLOCK:
+        request = self._request
+        if request.offset % BLOCK:
             raise FilesError(f"a copy goes on at a multiple of {BLOCK} bytes", code="files.question.malformed")
         with self._working():
-            with opened(self._root, asked.place.path, hidden=self._hidden) as found:
-                self._file = os.dup(found)
+            with opened(self._root, request.place.path, hidden=self._hidden) as descriptor:
+                self._file = os.dup(descriptor)
             self._check()
-            self._digest = digest_of(self._file, asked.size, upto=asked.offset)
+            self._digest = digest_of(self._file, request.size, upto=request.offset)
 
     def next(self) -> bytes | int | str:
         """Return the next block, how many whole blocks are a hole, or at the end the digest of the whole file.  Raises
         FilesError."""
         with self._working():
-            if self._at >= self._asked.size:
+            if self._at >= self._request.size:
                 self._check()
-                return self._digest.of(self._asked.size)
-            found = next_block(self._file, self._at, self._asked.size)
-            if isinstance(found, int):
-                self._digest.add_zeros(found)
-                self._at += found * BLOCK
-            elif not found:
+                return self._digest.of(self._request.size)
+            block = next_block(self._file, self._at, self._request.size)
+            if isinstance(block, int):
+                self._digest.add_zeros(block)
+                self._at += block * BLOCK
+            elif not block:
                 raise EOFError
             else:
-                self._digest.add(found)
-                self._at += len(found)
-            return found
+                self._digest.add(block)
+                self._at += len(block)
+            return block
 
     def close(self) -> None:
         """Close it now, or as soon as no thread reads it."""
@@ -310,7 +310,7 @@ class Reader:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        path = self._asked.place.path
+        path = self._request.place.path
         try:
             with self._lock:
                 yield
@@ -322,12 +322,12 @@ class Reader:
             self._close_if_free()
 
     def _check(self) -> None:
-        status, shown = os.fstat(self._file), self._asked.place.path
+        status, shown = os.fstat(self._file), self._request.place.path
         if not stat.S_ISREG(status.st_mode):
             raise FilesError(f"{shown} is not a regular file, so it can't be copied", code="files.not_regular")
         if status.st_size > LARGEST:
             raise FilesError(f"{shown} has more than {LARGEST:,} bytes, so it is not copied", code="files.too_large")
-        if (status.st_size, status.st_mtime_ns) != (self._asked.size, self._asked.modified):
+        if (status.st_size, status.st_mtime_ns) != (self._request.size, self._request.modified):
             raise _changed(shown)
 
 
@@ -340,31 +340,31 @@ def _changed(path: str) -> FilesError:
 _MOST: Final = 64
 """Uploads of one app that are not complete."""
 _KEPT_S: Final = 2 * 86_400
-"""How long an abandoned upload is kept."""
+"""Seconds for which an abandoned upload is kept."""
 _LEFT_FREE: Final = 1024**3
 """Bytes that uploads leave free in the shared folder."""
 
 
-def write(incoming: Path, asked: WriteBlock) -> int:
+def write(incoming: Path, block: WriteBlock) -> int:
     """Write a block of an upload; return how far the upload reaches, in bytes.  Raises FilesError."""
-    if asked.at % BLOCK or len(asked.data) > BLOCK:
+    if block.at % BLOCK or len(block.data) > BLOCK:
         raise FilesError(f"a block of an upload begins at a multiple of {BLOCK} bytes", code="files.question.malformed")
-    with _guarded_upload(asked.place.path):
+    with _guarded_upload(block.place.path):
         # With each block: an upload may be larger than the free room when it began.
-        if shutil.disk_usage(incoming.parent).free < _LEFT_FREE + len(asked.data):
+        if shutil.disk_usage(incoming.parent).free < _LEFT_FREE + len(block.data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        file = _open_upload(incoming, asked)
+        file = _open_upload(incoming, block)
         try:
-            write_at(file, asked.data, asked.at)
+            write_at(file, block.data, block.at)
             return os.fstat(file).st_size
         finally:
             os.close(file)
 
 
-def _open_upload(incoming: Path, asked: WriteBlock) -> int:
+def _open_upload(incoming: Path, block: WriteBlock) -> int:
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.suppress(FileNotFoundError):
-        return os.open(incoming / asked.upload, flags)
+        return os.open(incoming / block.upload, flags)
     incoming.mkdir(mode=0o700, exist_ok=True)
     _forget_old(incoming)
     if len(os.listdir(incoming)) >= _MOST:
@@ -372,7 +372,7 @@ def _open_upload(incoming: Path, asked: WriteBlock) -> int:
             f"{_MOST} uploads to this app are not complete; let them end, or try again in two days",
             code="files.too_many",
         )
-    return os.open(incoming / asked.upload, flags | os.O_CREAT, 0o600)
+    return os.open(incoming / block.upload, flags | os.O_CREAT, 0o600)
 
 
 def _forget_old(incoming: Path) -> None:
@@ -384,45 +384,45 @@ def _forget_old(incoming: Path) -> None:
                 os.unlink(left.path)
 
 
-def commit(root: Path, incoming: Path, asked: CommitUpload) -> int:
+def commit(root: Path, incoming: Path, request: CommitUpload) -> int:
     """Verify an upload and rename it to its place below `root`; return its size.  A repeat finds it there.  Raises
     FilesError."""
-    *folders, name = names_of(asked.place.path) or ("",)
+    *folders, name = names_of(request.place.path) or ("",)
     if not name:
         raise FilesError("an upload needs a name; give the path of the file", code="files.question.malformed")
-    with folder_for(root, tuple(folders)) as folder, _guarded_upload(asked.place.path):
+    with folder_for(root, tuple(folders)) as folder, _guarded_upload(request.place.path):
         try:
-            file = os.open(incoming / asked.upload, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            file = os.open(incoming / request.upload, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            if asked.size and not _is_there(folder, name, asked):
+            if request.size and not _is_there(folder, name, request):
                 raise FilesError(
-                    f"nothing of the upload of {asked.place.path} is left; copy it again", code="files.upload.lost"
+                    f"nothing of the upload of {request.place.path} is left; copy it again", code="files.upload.lost"
                 ) from None
-            if asked.size:
-                return asked.size
-            file = _empty(incoming, asked)
+            if request.size:
+                return request.size
+            file = _empty(incoming, request)
         try:
-            os.ftruncate(file, asked.size)
-            _check_digest(incoming, file, asked)
+            os.ftruncate(file, request.size)
+            _check_digest(incoming, file, request)
             above = os.fstat(folder)
             if (above.st_uid, above.st_gid) != (os.getuid(), os.getgid()):
                 os.fchown(file, above.st_uid, above.st_gid)
-            os.fchmod(file, 0o700 if asked.executable else 0o600)
-            if asked.modified:
-                os.utime(file, ns=(asked.modified, asked.modified))
+            os.fchmod(file, 0o700 if request.executable else 0o600)
+            if request.modified:
+                os.utime(file, ns=(request.modified, request.modified))
             os.fsync(file)
-            _rename(incoming, folder, name, asked)
+            _rename(incoming, folder, name, request)
         finally:
             os.close(file)
-    return asked.size
+    return request.size
 
 
-def _empty(incoming: Path, asked: CommitUpload) -> int:
+def _empty(incoming: Path, request: CommitUpload) -> int:
     incoming.mkdir(mode=0o700, exist_ok=True)
-    return os.open(incoming / asked.upload, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT, 0o600)
+    return os.open(incoming / request.upload, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT, 0o600)
 
 
-def _is_there(folder: int, name: str, asked: CommitUpload) -> bool:
+def _is_there(folder: int, name: str, request: CommitUpload) -> bool:
     """Return whether the file is in its place: the answer to an earlier commit was lost."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -430,32 +430,32 @@ def _is_there(folder: int, name: str, asked: CommitUpload) -> bool:
         return False
     try:
         status = os.fstat(file)
-        same = stat.S_ISREG(status.st_mode) and status.st_size == asked.size
-        return same and digest_of(file, asked.size).of(asked.size) == asked.digest
+        same = stat.S_ISREG(status.st_mode) and status.st_size == request.size
+        return same and digest_of(file, request.size).of(request.size) == request.digest
     finally:
         os.close(file)
 
 
-def _check_digest(incoming: Path, file: int, asked: CommitUpload) -> None:
+def _check_digest(incoming: Path, file: int, request: CommitUpload) -> None:
     try:
-        digest = digest_of(file, asked.size).of(asked.size)
+        digest = digest_of(file, request.size).of(request.size)
     except EOFError:
         digest = ""
-    if digest != asked.digest:
-        os.unlink(incoming / asked.upload)  # Another try begins at the start.
+    if digest != request.digest:
+        os.unlink(incoming / request.upload)  # Another try begins at the start.
         raise FilesError(
-            f"{asked.place.path} did not arrive as it was sent; copy it again", code="files.upload.damaged"
+            f"{request.place.path} did not arrive as it was sent; copy it again", code="files.upload.damaged"
         )
 
 
-def _rename(incoming: Path, folder: int, name: str, asked: CommitUpload) -> None:
+def _rename(incoming: Path, folder: int, name: str, request: CommitUpload) -> None:
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise FilesError(
-                f"{asked.place.path} is a folder there, and a file cannot replace it; name a file in it",
+                f"{request.place.path} is a folder there, and a file cannot replace it; name a file in it",
                 code="files.is_folder",
             )
-    os.rename(incoming / asked.upload, name, dst_dir_fd=folder)
+    os.rename(incoming / request.upload, name, dst_dir_fd=folder)
 
 
 @contextlib.contextmanager

@@ -70,12 +70,12 @@ class CheckpointFolder:
     def open(self) -> str:
         """Return the folder's id; create the folder and its marker if they do not exist.  Raises OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
-        found = self.look()
-        if found == NO_FOLDER:
+        id_ = self.look()
+        if id_ == NO_FOLDER:
             self._mark()
-            found = self.look()
-        self.id = found
-        return found
+            id_ = self.look()
+        self.id = id_
+        return id_
 
     def look(self) -> str:
         """Return the id in the marker now, NO_FOLDER if there is none.  Raises OSError if the marker can't be read."""
@@ -161,9 +161,9 @@ class Looks:
                         self._last.exception()  # Its caller has given up.
                 task = asyncio.create_task(asyncio.to_thread(look))
                 self._last = task
-                found = await asyncio.shield(task)
+                folder = await asyncio.shield(task)
                 self._last = None
-                return found
+                return folder
         except TimeoutError:
             raise Unavailable(
                 f"the folder of checkpoints {self.folder.path} does not answer: look at its mount and its server",

@@ -4,7 +4,7 @@ Both cgroup versions are read, even mixed (`hybrid`): a controller that /proc/PI
 otherwise the unified hierarchy has it.  Memory is the charged memory less the page cache that could be dropped at once
 (`inactive_file`), as `docker stats` counts it.  See cgroups(7) and the kernel's admin-guide/cgroup-v2.
 
-`left` tells how many processes and threads a process may still start: the least of all limits that it is under.
+`left` returns how many processes and threads a process may still start: the least of all limits that it is under.
 
     its control groups     pids.max of its own and of all above it (cgroups(7)), such as TasksMax of its systemd unit
     its user               `Max processes` of its limits (getrlimit(2)), which does not bind root
@@ -45,17 +45,17 @@ class Place(NamedTuple):
 
 def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
     """Return the cgroup mounts in the text of /proc/self/mountinfo (proc(5))."""
-    found = []
+    mounts = []
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         kind, _, rest = right.partition(" ")
         options = rest.rpartition(" ")[2]
         fields = left.split()
         if kind == "cgroup2":
-            found.append(Mount(fields[4], fields[3], ()))
+            mounts.append(Mount(fields[4], fields[3], ()))
         elif kind == "cgroup":
-            found.append(Mount(fields[4], fields[3], tuple(options.split(","))))
-    return tuple(found)
+            mounts.append(Mount(fields[4], fields[3], tuple(options.split(","))))
+    return tuple(mounts)
 
 
 class Within(NamedTuple):
@@ -63,7 +63,7 @@ class Within(NamedTuple):
 
     mount: Mount
     inside: str
-    """Its path below the mount point; "/" if it is that, or out of view."""
+    """Path below the mount point; "/" if it is that, or out of view."""
     visible: bool
 
 
@@ -104,10 +104,10 @@ def within(controller: str, paths: Mapping[str, str], mounts: tuple[Mount, ...])
 
 def folder_of(controller: str, paths: Mapping[str, str], mounts: tuple[Mount, ...]) -> Path | None:
     """Return the folder of a process's control group for one controller; None if that is unknown."""
-    found = within(controller, paths, mounts)
-    if found is None or not found.visible:
+    group = within(controller, paths, mounts)
+    if group is None or not group.visible:
         return None
-    return Path(found.mount.point) / found.inside.lstrip("/")
+    return Path(group.mount.point) / group.inside.lstrip("/")
 
 
 def read(place: Place) -> Use:
@@ -150,13 +150,13 @@ class Left(NamedTuple):
     free: int
     most: int
     of: str
-    """Whose limit it is, for people."""
+    """Owner of the limit, for people."""
 
 
 def left(pid: int, proc: Path = _PROC) -> Left | None:
     """Return how many more a process may start; None if that can't be seen.  Blocks for the time of some small files."""
-    found = [*_of_groups(pid, proc), *_of_user(pid, proc), *_of_kernel(proc)]
-    return min(found, default=None)
+    limits = [*_of_groups(pid, proc), *_of_user(pid, proc), *_of_kernel(proc)]
+    return min(limits, default=None)
 
 
 def _of_groups(pid: int, proc: Path) -> Iterator[Left]:

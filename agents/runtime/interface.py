@@ -9,7 +9,7 @@
 Two implementations pass one conformance suite (`tests/agents/runtime/conformance.py`): `agents.runtime.docker.runtime`
 and `agents.runtime.process.runtime`.
 
-*A command that a person runs in a container* (`Execution`) runs beside the container's own program.  Its processes
+*A command that a person runs in a container* (`Execution`) runs next to the container's own program.  Its processes
 have the container's user, environment, folder and control group, and they end with the session: when the container
 ends, when the session is closed, and when the agent dies.  For the last, each session has a keeper, a process that
 outlives the agent and kills the remaining processes (`agents.runtime.process.keeper`, `agents.runtime.docker.keeper`).
@@ -75,7 +75,7 @@ class End(NamedTuple):
     """How a command ended."""
 
     exit_code: int
-    """As a shell has it: 128 and the signal's number after a signal."""
+    """Exit code as a shell has it: 128 and the signal's number after a signal."""
     with_container: bool
     """Whether it was killed because its container ended."""
     refused: str = ""
@@ -188,13 +188,13 @@ def find(pids: Iterable[int], port: int, proc: Path = Path("/proc")) -> Listener
 
 def in_container(container_id: str, proc: Path = Path("/proc")) -> list[int]:
     """Return the processes of a Docker container, by the names of their control groups."""
-    found = []
+    processes = []
     for entry in os.listdir(proc):
         if entry.isdigit():
             with contextlib.suppress(OSError):
                 if container_id in (proc / entry / "cgroup").read_text():
-                    found.append(int(entry))
-    return found
+                    processes.append(int(entry))
+    return processes
 
 
 def _listening(folder: Path, port: int) -> Iterator[tuple[int, str]]:
@@ -211,8 +211,8 @@ def _reachable(hexadecimal: str) -> str:
     """Return the address at which a listener is reached from its own machine; the kernel writes 32-bit words in the
     machine's byte order, and a socket that listens everywhere is reached on loopback."""
     raw = bytes.fromhex(hexadecimal)
-    words = (raw[place : place + 4][::-1] for place in range(0, len(raw), 4))
-    address = ipaddress.ip_address(b"".join(words))
+    groups = (raw[place : place + 4][::-1] for place in range(0, len(raw), 4))
+    address = ipaddress.ip_address(b"".join(groups))
     if address.is_unspecified:
         return "127.0.0.1" if address.version == 4 else "::1"
     mapped = getattr(address, "ipv4_mapped", None)
@@ -223,8 +223,8 @@ def _sockets(folder: Path) -> Iterator[int]:
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                if found := _SOCKET.fullmatch(os.readlink(folder / name)):
-                    yield int(found[1])
+                if match := _SOCKET.fullmatch(os.readlink(folder / name)):
+                    yield int(match[1])
 
 
 # --- the runtime ------------------------------------------------------------------------------------------------------
@@ -329,18 +329,18 @@ class _WithWorkdir(_Hashed, frozen=True):
 
 
 ENVIRONMENT_MOUNT: Final = "/dorm/environment"
-"""Where a container finds its environment, if it sees that at a path of its own."""
+"""Path of a container's environment, if it sees that at a path of its own."""
 
 
 class Mount(msgspec.Struct, frozen=True):
     """A folder of the node that a container sees at another path."""
 
     name: str
-    """Of the volume."""
+    """Name of the volume."""
     source: str
     """An existing folder of the node."""
     target: str
-    """Its path in a container.  Plain processes find it below their private directory instead (`Runtime.mounts`)."""
+    """Path in a container.  Plain processes find it below their private directory instead (`Runtime.mounts`)."""
     read_only: bool
 
 
@@ -358,7 +358,8 @@ class ContainerSpec(_Mounting, frozen=True):
     """Existing host path shared by all nodes, of the app's outputs; visible inside the container as `outputs_mount`.  It
     follows from the app as well, and `DORM_OUTPUTS` is part of the hash."""
     stop: str = DEFAULT
-    """How it is asked to stop, in the format of `agents.runtime.stopping.FILE`.  It follows from the app as well."""
+    """Request by which it is asked to stop, in the format of `agents.runtime.stopping.FILE`.  It follows from the app as
+    well."""
 
 
 def spec_hash(spec: ContainerSpec) -> str:
@@ -467,7 +468,7 @@ class Runtime(Protocol):
     limits: bool
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
-    """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
+    """Path at which a container sees its checkpoint directory ('' if it sees the host's own path)."""
     outputs_mount: str
     """The same of its outputs."""
 

@@ -14,7 +14,7 @@ each other, processes that exchange one thing for another meanwhile.  So
 What can't be removed stays, with the folders around it, and is returned with the reason.  `delete` logs it.  The
 callers leave it where the next process finds it, and tries and names it again.
 
-`taken` tells how much room folders take that apps write to.
+`taken` returns how much room folders take that apps write to.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_NAMED: Final = 8
 _BATCH: Final = 10_000
 """Names of a folder that are in memory at a time."""
 _TRIES: Final = 3
-"""How often a folder is read again that somebody fills meanwhile."""
+"""Number of times that a folder is read again if somebody fills it meanwhile."""
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Removal(NamedTuple):
     left: tuple[Left, ...] = ()
     """The first ones of what stays, without the folders around it."""
     kept: int = 0
-    """How many there are."""
+    """Number of entries that are left."""
 
 
 def delete(folder: Path) -> Removal:
@@ -69,7 +69,7 @@ def delete(folder: Path) -> Removal:
     files."""
     removal = remove(folder)
     if removal.kept:
-        named = {one.path or ".": one.reason for one in removal.left}
+        named = {obstacle.path or ".": obstacle.reason for obstacle in removal.left}
         _log.error("what an app left can't be removed", folder=str(folder), left=named, count=removal.kept)
     return removal
 
@@ -81,7 +81,7 @@ def remove(folder: Path) -> Removal:
     except FileNotFoundError:
         return Removal()
     except OSError as failure:
-        return Removal((Left("", _words(failure)),), 1)
+        return Removal((Left("", _reason(failure)),), 1)
     try:
         return _Removing(above).all_of(folder.name)
     finally:
@@ -115,7 +115,7 @@ class _Removing:
         self._count = 0
         self._stack: list[_Folder] = []
         self._moved: dict[str, str] = {}
-        """Where folders at the top were before."""
+        """Earlier paths of folders at the top."""
 
     def all_of(self, name: str) -> Removal:
         try:
@@ -124,7 +124,7 @@ class _Removing:
             while self._stack:
                 self._step(self._stack[-1])
         except OSError as failure:  # Such as no free descriptor on the machine.
-            self._keep(self._stack[-1].path if self._stack else "", _words(failure))
+            self._keep(self._stack[-1].path if self._stack else "", _reason(failure))
         finally:
             for folder in self._stack:
                 os.close(folder.descriptor)
@@ -146,7 +146,7 @@ class _Removing:
             folder.tries += 1
             if folder.tries < _TRIES:
                 return
-            self._keep(folder.path, _words(failure))
+            self._keep(folder.path, _reason(failure))
             folder.kept.add("")
         self._stack.pop()
         os.close(folder.descriptor)
@@ -169,7 +169,7 @@ class _Removing:
         except FileNotFoundError:
             return True
         except OSError as failure:
-            self._keep(path, _words(failure))
+            self._keep(path, _reason(failure))
             return False
         self._moved[moved] = path
         top.names.append(moved)
@@ -218,7 +218,7 @@ def _open_up(above: int, name: str) -> None:
             os.close(descriptor)
 
 
-def _words(failure: OSError) -> str:
+def _reason(failure: OSError) -> str:
     return failure.strerror or str(failure)
 
 

@@ -53,7 +53,7 @@ RUN: Final = Path("home", "up", "run")
 _WORK: Final = Path("project", "up", "work")
 
 
-def work_beside(run_dir: Path) -> Path:
+def work_copy(run_dir: Path) -> Path:
     """Return where the copy of the project folder is, if there is one, of the container with this private directory."""
     if run_dir.parts[-len(RUN.parts) :] != RUN.parts:  # an earlier release made it
         return run_dir.with_name("work")
@@ -67,7 +67,7 @@ class RunDirs:
         self.root = root.absolute()
         self.blobs = BlobCache(self.root / FOLDER)
         self.work = LongWork("containers' folders")
-        """For what `make` does, by tenant."""
+        """Threads for the work of `make`, by tenant."""
         self._remains = Remains(delete)
         self._lock = -1
 
@@ -205,18 +205,18 @@ class RunDirs:
     def work_dirs(self, key: Key) -> tuple[Path, ...]:
         """Return its copy of the project folder, which is there if its app ships one, after the folders above it that are the
         app's too, the outermost first."""
-        work, container = work_beside(self.run_dir(key)), self.container_dir(key)
+        work, container = work_copy(self.run_dir(key)), self.container_dir(key)
         return (*reversed([above for above in work.parents if container in above.parents]), work)
 
-    def found(self) -> list[Key]:
+    def container_keys(self) -> list[Key]:
         """Return the keys of all folders, sorted.  Raises `Displaced`."""
         self.check()
-        found = []
+        keys = []
         for entry in self.root.iterdir():
             app, *numbers = entry.name.rsplit("-", 2)
             if app and app[0] != "." and len(numbers) == 2 and all(n.isdecimal() for n in numbers):
-                found.append(Key(app, int(numbers[0]), int(numbers[1])))
-        return sorted(found)
+                keys.append(Key(app, int(numbers[0]), int(numbers[1])))
+        return sorted(keys)
 
     def make(
         self,
@@ -257,9 +257,9 @@ class RunDirs:
         try:
             await asyncio.to_thread(self.put, key, name, content)
         except OSError as failure:
-            said = f"{name} cannot be written: {failure.strerror}"
+            reason = f"{name} cannot be written: {failure.strerror}"
             raise Unavailable(
-                f"{key}: {said}", code="container.folder.not_writable", doing="create", said=said
+                f"{key}: {reason}", code="container.folder.not_writable", doing="create", said=reason
             ) from failure
 
     async def put_files(self, key: Key, files: Mapping[str, bytes]) -> None:

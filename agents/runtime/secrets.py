@@ -28,7 +28,7 @@ LARGEST = 64 * 1024
 PREFIX = "secret-"
 _USER = re.compile(r"[A-Za-z0-9_@+-]{1,64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-"""As specs name users and secrets: anything else is no secret of any app."""
+"""Form of the names of users and secrets in specs: anything else is no secret of any app."""
 
 
 def file_of(name: str) -> str:
@@ -67,7 +67,7 @@ def found(folder: Path) -> dict[str, list[str]] | None:
     for user in _entries(folder):
         if not _USER.fullmatch(user):
             continue
-        own = [name for name in _entries(folder / user) if _NAME.fullmatch(name) and _is_one(folder / user / name)]
+        own = [name for name in _entries(folder / user) if _NAME.fullmatch(name) and _is_secret(folder / user / name)]
         count += len(own)
         if count > MOST_SECRETS:
             return None
@@ -83,7 +83,7 @@ def _entries(folder: Path) -> list[str]:
         return []
 
 
-def _is_one(path: Path) -> bool:
+def _is_secret(path: Path) -> bool:
     """Return whether `_read` would take a file."""
     try:
         status = os.lstat(path)

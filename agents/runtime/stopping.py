@@ -56,8 +56,8 @@ STOPPED_S = 1.0
 SETTLE_S = 1.0
 """Seconds that readers of a pipe get to read its end."""
 LOOKS_S = (0.1, 0.5, 2.0)
-"""Seconds between looks at all processes: once everything was told to end, while asked programs run (others may appear below
-a wrapper), and after a while."""
+"""Seconds between looks at all processes: once everything was signalled to end, while asked programs run (others may appear
+below a wrapper), and after a while."""
 LOOK_S = 0.0005
 """More seconds for each process, so that looks at thousands do not keep a core busy."""
 A_WHILE_S = 10.0
@@ -65,9 +65,9 @@ MOST_PROCESSES = 2000
 """Processes of a container that are examined, those near its main process first; others count as unknown.  The process
 that looks also enforces the node's lease, so no container may decide how long a look takes."""
 LOOKS_AGAIN = 4
-"""How often processes whose parent ended during a look are looked at."""
+"""Number of times that processes whose parent ended during a look are looked at."""
 MOST_DESCRIPTORS = 32
-"""Of a shell; one with more reads an unknown pipe."""
+"""Number of descriptors of a shell that are examined; one with more reads an unknown pipe."""
 _LOADER = (signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
 
@@ -115,8 +115,8 @@ class Process:
 class Stopping:
     """The way of one container to its end.  Without I/O: processes in, signals out."""
 
-    def __init__(self, request: str = DEFAULT, asked: "Iterable[Id]" = ()) -> None:
-        """`request` has the format of FILE; `asked` are the processes that an earlier agent has asked already."""
+    def __init__(self, request: str = DEFAULT, signalled: "Iterable[Id]" = ()) -> None:
+        """`request` has the format of FILE; `signalled` are the processes that an earlier agent has asked already."""
         fields = request.split()
         name, to, before = fields if len(fields) == 3 and fields[0] in SIGNALS else DEFAULT.split()
         self._number = int(getattr(signal, name))
@@ -128,12 +128,12 @@ class Stopping:
         self._held: dict[Id, None] = {}
         """Those that got SIGSTOP and not SIGCONT: on a busy machine a process shows that only after a while."""
         self._look_at = 0.0
-        self.asked: dict[Id, bool] = dict.fromkeys(asked, False)
+        self.signalled: dict[Id, bool] = dict.fromkeys(signalled, False)
         """Those that got the signal, in the order of their turn, without those that ended long ago, and whether each was a
         shell then."""
-        self._somebody = bool(self.asked)
+        self._somebody = bool(self.signalled)
         """Whether anybody was asked, also one that has ended."""
-        self._told: dict[Id, None] = {}
+        self._terminated: dict[Id, None] = {}
         self._missed: dict[Id, None] = {}
         self._settled_at: float | None = None
 
@@ -145,17 +145,17 @@ class Stopping:
             return True
         if self._before_s and now >= self._begun + self._before_s:
             return False
-        return any(alive(one) for one in self.asked)
+        return any(alive(id_) for id_ in self.signalled)
 
     def step(self, now: float, table: "dict[int, Process]", main: int) -> "list[Signal]":
         """Return the signals that are due.  `now` in seconds of a clock that only goes forward, `table` holds all processes of
         the container by pid, `main` is the pid of its main process, also of one that has ended."""
-        live = {one.id: one for one in table.values() if one.state not in "ZX"}
+        live = {process.id: process for process in table.values() if process.state not in "ZX"}
         self._forget(live)
-        for one in [one for one, shell in self.asked.items() if shell and one in live and not live[one].shell]:
+        for id_ in [id_ for id_, shell in self.signalled.items() if shell and id_ in live and not live[id_].shell]:
             # A shell that was about to become its command, and has lost the signal with its handlers (execve(2)).
-            del self.asked[one]
-        stopping = any(one in live and live[one].state != "T" for one in self._paused)
+            del self.signalled[id_]
+        stopping = any(id_ in live and live[id_].state != "T" for id_ in self._paused)
         if stopping and now < (self._begun or 0.0) + STOPPED_S:
             return []
         if self._begun is None or self._paused:
@@ -163,24 +163,24 @@ class Stopping:
             return self._ask(now, live, main, newcomers=False)
         if self._before_s and self._settled_at is None and now >= self._begun + self._before_s:
             self._before_s, self._number, self._to_group = 0.0, int(signal.SIGTERM), False
-            self.asked, self._somebody = {}, False
+            self.signalled, self._somebody = {}, False
             return self._ask(now, live, main, newcomers=False)
-        if any(one in live for one in self.asked):
+        if any(id_ in live for id_ in self.signalled):
             return self._ask(now, live, main, newcomers=True)
         return self._finish(now, live)
 
     def _forget(self, live: "dict[Id, Process]") -> None:
         """Forget those that have ended, by two looks: a wrapper may start another program for each, all grace time."""
-        for known in (self.asked, self._told, self._held):
-            for one in [one for one in known if one in self._missed and one not in live]:
-                del known[one]
-        self._missed = {one: None for one in (*self.asked, *self._told, *self._held) if one not in live}
+        for known in (self.signalled, self._terminated, self._held):
+            for id_ in [id_ for id_ in known if id_ in self._missed and id_ not in live]:
+                del known[id_]
+        self._missed = {id_: None for id_ in (*self.signalled, *self._terminated, *self._held) if id_ not in live}
 
     def _ask(self, now: float, live: "dict[Id, Process]", main: int, *, newcomers: bool) -> "list[Signal]":
         self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2] + len(live) * LOOK_S
         paused, self._paused = self._paused, []
         if self._to_group:
-            new = [] if newcomers else [one for one in _by_depth(live) if one.id not in self.asked]
+            new = [] if newcomers else [process for process in _by_depth(live) if process.id not in self.signalled]
             return self._asking(new)
         chosen, above = self._choose(live, main)
         if not chosen and not self._somebody:
@@ -191,65 +191,69 @@ class Stopping:
             if not chosen:
                 return self._finish(now, live)
         if not newcomers and not paused and self._number == signal.SIGTERM:
-            self._paused = [one.id for one in chosen if one.shell and one.state != "T"]
+            self._paused = [process.id for process in chosen if process.shell and process.state != "T"]
             if self._paused:
                 return self._hold(self._paused)
-        programs = [*chosen, *(live[one] for one in self.asked if one in live)]
+        programs = [*chosen, *(live[id_] for id_ in self.signalled if id_ in live)]
         read = {pipe for program in programs for pipe in program.reads}
-        held = [one for one in above if not one.reads and not read.intersection(one.writes)]
+        held = [process for process in above if not process.reads and not read.intersection(process.writes)]
         # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
-        signals = self._hold([one.id for one in held if one.state != "T"])
-        kept = {one.id for one in (*held, *chosen)}
-        for one in [one for one in paused if one in live and one not in kept]:
-            signals.append((one, int(signal.SIGCONT)))
-            self._held.pop(one, None)
-        return [*signals, *self._asking(chosen), *self._let_go(live, chosen)]
+        signals = self._hold([process.id for process in held if process.state != "T"])
+        kept = {process.id for process in (*held, *chosen)}
+        for each in [each for each in paused if each in live and each not in kept]:
+            signals.append((each, int(signal.SIGCONT)))
+            self._held.pop(each, None)
+        return [*signals, *self._asking(chosen), *self._end_foreground(live, chosen)]
 
     def _hold(self, shells: "list[Id]") -> "list[Signal]":
         self._held.update(dict.fromkeys(shells))
         return [(shell, int(signal.SIGSTOP)) for shell in shells]
 
-    def _let_go(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
-        """Tell the foreground commands of shells that are asked to end, or no trap runs."""
+    def _end_foreground(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
+        """Signal the foreground commands of shells that are asked to end, or no trap runs."""
         if self._number != signal.SIGTERM:
             return []
         below = _children(live)
-        waited_for = [one for top in chosen if top.shell for one in below.get(top.pid, ()) if not one.background]
-        for one in waited_for:
-            waited_for += [child for child in below.get(one.pid, ()) if child.id not in self._told]
-            self._told[one.id] = None
+        waited_for = [
+            process for top in chosen if top.shell for process in below.get(top.pid, ()) if not process.background
+        ]
+        for process in waited_for:
+            waited_for += [child for child in below.get(process.pid, ()) if child.id not in self._terminated]
+            self._terminated[process.id] = None
         return self._signals(waited_for, int(signal.SIGTERM))
 
     def _asking(self, chosen: "list[Process]") -> "list[Signal]":
-        for one in chosen:
-            self.asked[one.id], self._somebody = one.shell, True
+        for process in chosen:
+            self.signalled[process.id], self._somebody = process.shell, True
         return self._signals(chosen, self._number)
 
     def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":
         """Return the processes to ask, without those that were, and the shells above an asked one; parents come first."""
         below = _children(live)
-        first = next((one for one in live.values() if one.pid == main), None)
+        first = next((process for process in live.values() if process.pid == main), None)
         # Without a main process, what is left below an asked one is that one's own.
         order = [first] if first is not None else [] if self._somebody else _roots(live)
-        met = {one.pid for one in order}  # a table that was read while processes came and went may hold a circle
-        for one in order:  # which grows meanwhile: a list, since a hostile tree may be deeper than a stack
-            if one.id not in self.asked and (one.shell or not one.handles(self._number)):
-                order += [child for child in below.get(one.pid, ()) if child.pid not in met and not child.is_loader]
-                met.update(child.pid for child in below.get(one.pid, ()))
+        met = {
+            process.pid for process in order
+        }  # a table that was read while processes came and went may hold a circle
+        for process in order:  # which grows meanwhile: a list, since a hostile tree may be deeper than a stack
+            if process.id not in self.signalled and (process.shell or not process.handles(self._number)):
+                order += [child for child in below.get(process.pid, ()) if child.pid not in met and not child.is_loader]
+                met.update(child.pid for child in below.get(process.pid, ()))
         chosen, above = [], []
         passed = set()  # pids of processes at or below which somebody is asked
-        for one in reversed(order):
-            if one.id in self.asked:
-                passed.add(one.pid)
-            elif (one.shell or not one.handles(self._number)) and any(
-                child.pid in passed for child in below.get(one.pid, ())
+        for process in reversed(order):
+            if process.id in self.signalled:
+                passed.add(process.pid)
+            elif (process.shell or not process.handles(self._number)) and any(
+                child.pid in passed for child in below.get(process.pid, ())
             ):
-                passed.add(one.pid)
-                if one.shell:
-                    above.append(one)
-            elif one.handles(self._number):
-                passed.add(one.pid)
-                chosen.append(one)
+                passed.add(process.pid)
+                if process.shell:
+                    above.append(process)
+            elif process.handles(self._number):
+                passed.add(process.pid)
+                chosen.append(process)
         return chosen[::-1], above[::-1]
 
     def _signals(self, processes: "Iterable[Process]", number: int) -> "list[Signal]":
@@ -264,21 +268,21 @@ class Stopping:
         return signals
 
     def _finish(self, now: float, live: "dict[Id, Process]") -> "list[Signal]":
-        """Tell everything to end, except for what an asked or told process does on its way."""
+        """Signal everything to end, except for what an asked or signalled process does on its way."""
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
         self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2] + len(live) * LOOK_S
-        ended = (*self._told, *self.asked)
-        busy = {one[0] for one in ended if one in live}  # pids of traps that run, and then of their commands
+        ended = (*self._terminated, *self.signalled)
+        busy = {id_[0] for id_ in ended if id_ in live}  # pids of traps that run, and then of their commands
         left = []
-        for one in _by_depth(live):
-            if one.id in self._told or one.id in self.asked:
+        for process in _by_depth(live):
+            if process.id in self._terminated or process.id in self.signalled:
                 continue
-            if one.parent in busy:
-                busy.add(one.pid)
-            elif now >= self._settled_at or not one.reads or one.state == "T":
-                left.append(one)
-        self._told.update(dict.fromkeys(one.id for one in left))
+            if process.parent in busy:
+                busy.add(process.pid)
+            elif now >= self._settled_at or not process.reads or process.state == "T":
+                left.append(process)
+        self._terminated.update(dict.fromkeys(process.id for process in left))
         return self._signals(left, int(signal.SIGTERM))
 
 
@@ -291,22 +295,22 @@ def _seconds(text: str) -> float:
 
 def _children(live: "dict[Id, Process]") -> "dict[int, list[Process]]":
     below: dict[int, list[Process]] = {}
-    for one in sorted(live.values(), key=lambda one: one.pid):
-        below.setdefault(one.parent, []).append(one)
+    for process in sorted(live.values(), key=lambda process: process.pid):
+        below.setdefault(process.parent, []).append(process)
     return below
 
 
 def _roots(live: "dict[Id, Process]") -> "list[Process]":
-    pids = {one.pid for one in live.values()}
-    return [one for one in sorted(live.values(), key=lambda one: one.pid) if one.parent not in pids]
+    pids = {process.pid for process in live.values()}
+    return [process for process in sorted(live.values(), key=lambda process: process.pid) if process.parent not in pids]
 
 
 def _by_depth(live: "dict[Id, Process]") -> "list[Process]":
     """Return all of them, parents before their children."""
     below = _children(live)
     order = _roots(live)
-    for one in order:
-        order += below.get(one.pid, ())
+    for process in order:
+        order += below.get(process.pid, ())
     return order
 
 
@@ -330,14 +334,14 @@ def look(top: int, proc: str = "/proc") -> "dict[int, Process]":
         waiting = [pid for pid, (parent, _, _) in parents.items() if parent and parent not in parents]
     for pid, (parent, _, _) in parents.items():
         below.setdefault(parent, []).append(pid)
-    found = []
+    pids = []
     waiting = [top]
-    for one in waiting:
-        waiting += below.get(one, ())
-        if one != top:
-            found.append(one)
-    examined = set([pid for pid in found if parents[pid][2] not in "ZX"][:MOST_PROCESSES])
-    return {pid: _read(pid, *parents[pid], proc) if pid in examined else Process(pid, *parents[pid]) for pid in found}
+    for pid_ in waiting:
+        waiting += below.get(pid_, ())
+        if pid_ != top:
+            pids.append(pid_)
+    examined = set([pid for pid in pids if parents[pid][2] not in "ZX"][:MOST_PROCESSES])
+    return {pid: _read(pid, *parents[pid], proc) if pid in examined else Process(pid, *parents[pid]) for pid in pids}
 
 
 def _read(pid: int, parent: int, start: str, state: str, proc: str) -> Process:
@@ -363,7 +367,7 @@ def _read(pid: int, parent: int, start: str, state: str, proc: str) -> Process:
 
 
 def _pipes(folder: str, descriptors: "Iterable[str]") -> "tuple[str, ...]":
-    found = []
+    pipes = []
     for descriptor in descriptors:
         try:
             target = os.readlink(f"{folder}/fd/{descriptor}")
@@ -372,14 +376,14 @@ def _pipes(folder: str, descriptors: "Iterable[str]") -> "tuple[str, ...]":
         except OSError:
             continue
         if target.startswith("pipe:"):
-            found.append(target)
-    return tuple(found)
+            pipes.append(target)
+    return tuple(pipes)
 
 
 def _read_ends(folder: str) -> "tuple[str, ...]":
     """Return the pipes that a shell reads.  If they can't be seen, or are too many, it reads an unknown one, so it is not
     held."""
-    found: list[str] = []
+    pipes: list[str] = []
     try:
         with os.scandir(f"{folder}/fd") as entries:
             descriptors = [entry.name for entry in islice(entries, MOST_DESCRIPTORS + 1)]
@@ -390,12 +394,12 @@ def _read_ends(folder: str) -> "tuple[str, ...]":
                 with open(f"{folder}/fdinfo/{descriptor}", "rb") as file:
                     flags = next((line.split()[1] for line in file if line.startswith(b"flags:")), b"0")
                 if int(flags, 8) & os.O_ACCMODE == os.O_RDONLY:
-                    found += pipe
+                    pipes += pipe
     except PermissionError:
         return ("pipe:unknown",)
     except (OSError, ValueError):
         pass
-    return tuple(found)
+    return tuple(pipes)
 
 
 def _is_shell(folder: str) -> bool:
@@ -405,10 +409,10 @@ def _is_shell(folder: str) -> bool:
         if program != "busybox":
             return program in SHELLS
         with open(f"{folder}/cmdline", "rb") as file:
-            words = [os.path.basename(word) for word in file.read(4096).split(b"\0")[:2]]
+            names = [os.path.basename(word) for word in file.read(4096).split(b"\0")[:2]]
     except OSError:
         return False
-    return os.fsdecode(words[1 if words[0] == b"busybox" and len(words) > 1 else 0].lstrip(b"-")) in SHELLS
+    return os.fsdecode(names[1 if names[0] == b"busybox" and len(names) > 1 else 0].lstrip(b"-")) in SHELLS
 
 
 def alive(process: "Id", proc: str = "/proc") -> bool:
@@ -437,7 +441,7 @@ def _send(pid: int, start: str, number: int) -> None:
         os.close(descriptor)
 
 
-def deliver(signals: "Iterable[Signal]", say: "Callable[[str], None]") -> None:
+def deliver(signals: "Iterable[Signal]", log: "Callable[[str], None]") -> None:
     """Send signals.  One that can't be sent, for example to a program that has changed its user, is reported; a process that
     has ended needs none."""
     for (pid, start), number in signals:
@@ -446,4 +450,4 @@ def deliver(signals: "Iterable[Signal]", say: "Callable[[str], None]") -> None:
         except (ProcessLookupError, FileNotFoundError):
             pass
         except OSError as failure:
-            say(f"signal {number} to {pid}: {failure}")
+            log(f"signal {number} to {pid}: {failure}")

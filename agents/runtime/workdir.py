@@ -50,7 +50,8 @@ LARGEST: Final = 8 * 2**30
 _SPARED: Final = 0.9
 """The part of the bound to which a cache that exceeds it is reduced, so that not every blob has it looked at again."""
 _DIGITS: Final = 32
-"""Of a tenant's folder.  Names of two digits are folders of earlier releases, whose blobs belonged to no tenant."""
+"""Length of the name of a tenant's folder.  Names of two digits are folders of earlier releases, whose blobs belonged to no
+tenant."""
 
 
 class TenantBlobs:
@@ -124,13 +125,13 @@ class BlobCache:
         """Remove blobs if all together exceed the bound: see the module.  Raises OSError."""
         if self._size is not None and self._size <= self._most:
             return
-        found = {name: sorted(_blobs(path), reverse=True) for name, path in self._tenants()}
-        sizes = {name: sum(bytes_ for _, bytes_, _ in blobs) for name, blobs in found.items()}
+        blobs_of = {name: sorted(_blobs(path), reverse=True) for name, path in self._tenants()}
+        sizes = {name: sum(bytes_ for _, bytes_, _ in blobs) for name, blobs in blobs_of.items()}
         size = sum(sizes.values())
         if size > self._most:
             while size > self._most * _SPARED and any(sizes.values()):
                 largest = max(sizes, key=lambda name: (sizes[name], name))
-                _, bytes_, path = found[largest].pop()
+                _, bytes_, path = blobs_of[largest].pop()
                 sizes[largest] -= bytes_
                 with contextlib.suppress(OSError):
                     os.unlink(path)
@@ -139,27 +140,27 @@ class BlobCache:
 
     def _tenants(self) -> list[tuple[str, str]]:
         """Return name and path of each tenant's folder.  Those of earlier releases are removed."""
-        found = []
+        tenants = []
         with contextlib.suppress(FileNotFoundError):
             for folder in os.scandir(self._root):
                 if folder.is_dir(follow_symlinks=False):
                     if len(folder.name) == _DIGITS:
-                        found.append((folder.name, folder.path))
+                        tenants.append((folder.name, folder.path))
                     else:
                         delete(self._root / folder.name)
-        return found
+        return tenants
 
 
 def _blobs(root: str) -> list[tuple[int, int, str]]:
     """Return time of use, size and path of each blob of a tenant, including files left by a crash."""
-    found = []
+    blobs = []
     for folder in os.scandir(root):
         if folder.is_dir(follow_symlinks=False):
             for entry in os.scandir(folder.path):
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    found.append((status.st_mtime_ns, status.st_size, entry.path))
-    return found
+                    blobs.append((status.st_mtime_ns, status.st_size, entry.path))
+    return blobs
 
 
 # --- laying out -------------------------------------------------------------------------------------------------------
@@ -214,9 +215,9 @@ def _fill(cache: TenantBlobs, manifest: Manifest, root: int, owner: tuple[int, i
         os.fchown(root, *owner)
 
 
-def _make_folders(root: int, words: list[str], made: set[str], owner: tuple[int, int] | None) -> None:
-    for depth in range(1, len(words) + 1):
-        path = "/".join(words[:depth])
+def _make_folders(root: int, names: list[str], made: set[str], owner: tuple[int, int] | None) -> None:
+    for depth in range(1, len(names) + 1):
+        path = "/".join(names[:depth])
         if path not in made:
             os.mkdir(path, 0o755, dir_fd=root)
             _give(root, path, owner)

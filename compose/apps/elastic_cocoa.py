@@ -39,11 +39,11 @@ def main() -> None:
             chunks=16,
             scale_in=True,
         )
-        for found in rounds:
+        for round_ in rounds:
             # Stands for more data: each worker computes as long as its share of them demands.
-            time.sleep(options.pace / found.members)
-            if job.leads and found.number % 10 == 0:
-                print(f"round {found.number}: gap {found.gap:.3g}, {found.members} workers", flush=True)
+            time.sleep(options.pace / round_.members)
+            if job.leads and round_.number % 10 == 0:
+                print(f"round {round_.number}: gap {round_.gap:.3g}, {round_.members} workers", flush=True)
         if job.leads and not job.stopping:
             print(f"accuracy {np.mean(np.sign(features @ model) == labels):.3f}", flush=True)
 

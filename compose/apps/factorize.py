@@ -47,11 +47,11 @@ class Factorization:
 
     def gradient(self, parameters: Vector, rows: Rows) -> tuple[float, Vector]:
         left, right = self._split(parameters)
-        mine = left[rows]
-        residual = self._scale * (mine @ right.T) - self._matrix[rows]
+        own = left[rows]
+        residual = self._scale * (own @ right.T) - self._matrix[rows]
         gradient_left = np.zeros_like(left)
         gradient_left[rows] = self._scale * (residual @ right)
-        gradient_right = self._scale * (residual.T @ mine)
+        gradient_right = self._scale * (residual.T @ own)
         loss = 0.5 * float(np.square(residual).sum())
         return loss, np.concatenate([gradient_left.ravel(), gradient_right.ravel()])
 

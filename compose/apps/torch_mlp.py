@@ -32,8 +32,8 @@ HIDDEN = 48
 
 def main() -> NoReturn:
     options = _parser().parse_args()
-    asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     torch.manual_seed(1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -51,18 +51,18 @@ def main() -> NoReturn:
         began = time.monotonic()
         step += 1
         rows = _rows(step, len(inputs))
-        mine = rows[BATCH * rank // size : BATCH * (rank + 1) // size]
+        share = rows[BATCH * rank // size : BATCH * (rank + 1) // size]
         # The mean over all workers' losses, which DDP computes, is the mean over the batch, however it is divided.
-        loss = nn.functional.cross_entropy(model(inputs[mine]), labels[mine], reduction="sum") * size / BATCH
+        loss = nn.functional.cross_entropy(model(inputs[share]), labels[share], reduction="sum") * size / BATCH
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        mean, stopping = _agreed(loss, stop=bool(asked))
+        mean, stopping = _agreed(loss, stop=bool(signals))
         if rank == 0 and (step % 5 == 0 or stopping or step == options.steps):
             _append({"step": step, "loss": mean})
         if step % 50 == 0 or stopping or step == options.steps:
             _save(step, model, optimizer)
-        time.sleep(max(0.0, options.pace * len(mine) / BATCH - (time.monotonic() - began)))
+        time.sleep(max(0.0, options.pace * len(share) / BATCH - (time.monotonic() - began)))
     if rank == 0 and not stopping:
         with torch.no_grad():
             right = (model.module(inputs).argmax(dim=1) == labels).float().mean().item()

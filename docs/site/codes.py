@@ -53,7 +53,7 @@ _USAGE: Final = {"WrongUsage", "SpecError"}
 _FINDINGS: Final = {"_note": None, "_unknown": None, "_wrong": 1}
 """Functions of `dorm.doctor.apps` that make findings, and the exit code of `dorm check` with one."""
 _MENTIONS: Final = re.compile(
-    rf"^ *class \w+\(|\b(?:code|complain|Rule|NotAllowed|Fault|_problem|{'|'.join(_FINDINGS)})\b", re.MULTILINE
+    rf"^ *class \w+\(|\b(?:code|report_error|Rule|NotAllowed|Fault|_problem|{'|'.join(_FINDINGS)})\b", re.MULTILINE
 )
 """What a module that declares or gives a code has somewhere."""
 _ROOTS: Final = {"DormError", "Exception", "BadParameter"}
@@ -186,7 +186,7 @@ def _of_class(node: ast.ClassDef) -> Iterator[Found]:
 
 def _of_call(call: ast.Call, texts: dict[str, ast.expr], classes: dict[str, _Class]) -> Iterator[Found]:
     owner, name = _ends(call.func)
-    if name == "complain" and len(call.args) == 2:
+    if name == "report_error" and len(call.args) == 2:
         for one in _codes_in(call.args[1]):
             yield Found(one, _text(call.args[0], texts), 1)
     elif name == "Rule" and len(call.args) == 4:

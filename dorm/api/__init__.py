@@ -10,7 +10,7 @@
     follower     this process's fold of the log, its newest records, and a client that reads from it
     moments      states of the past, and pictures of spans;  lives: what happened to an app or a node, and why
     event_pages  events in pages, forward and backward;  streams: events, changes of the view and output as they come
-    reports      what is beside the log: progress, heartbeats, who leads
+    reports      what is next to the log: progress, heartbeats, who leads
     threads      where answers are computed, and how many at once
     answers      bodies as bytes, encoded and compressed off the loop; every error as an RFC 9457 document
     errors       the API's own

@@ -99,16 +99,16 @@ class Kept:
 
     def get(self, key: tuple[str, bool], position: int) -> Answer | None:
         """Return the answer at a position."""
-        found = self._kept.get(key)
-        if found is None or found.position != str(position):
+        kept = self._kept.get(key)
+        if kept is None or kept.position != str(position):
             return None
         self._kept.move_to_end(key)
-        return found
+        return kept
 
-    def keep(self, key: tuple[str, bool], one: Answer) -> None:
+    def keep(self, key: tuple[str, bool], answered: Answer) -> None:
         before = self._kept.pop(key, None)
-        self._bytes += one.size - (before.size if before is not None else 0)
-        self._kept[key] = one
+        self._bytes += answered.size - (before.size if before is not None else 0)
+        self._kept[key] = answered
         while self._bytes > self._room and self._kept:
             self._bytes -= self._kept.popitem(last=False)[1].size
 
@@ -204,7 +204,7 @@ def problem_of(error: BaseException) -> Problem:
     key = error.id if isinstance(error, Unsettled) else ""
     problem = make(status, code or "failed", str(error), idempotency_key=key)
     if isinstance(error, SpecError) and error.others:
-        parts = [ProblemPart(one.code, _one_line(str(one))) for one in (error, *error.others)]
+        parts = [ProblemPart(each.code, _one_line(str(each))) for each in (error, *error.others)]
         return msgspec.structs.replace(problem, errors=parts)
     return problem
 
@@ -261,5 +261,5 @@ def raw(problem: Problem) -> bytes:
 
 def members(error: BaseException) -> dict[str, Any]:
     """Return the document as a map, for a stream that ends with it."""
-    found: dict[str, Any] = msgspec.to_builtins(problem_of(error))
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(problem_of(error))
+    return fields

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 _GIVE_UP_MS = 60_000
-"""After this long without an acknowledgement the system gives a connection up."""
+"""Milliseconds without an acknowledgement after which the system gives a connection up."""
 
 
 class Addresses:
@@ -55,7 +55,7 @@ class Addresses:
         self._connections: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._shares: dict[str, Shares] = {}
-        """Of users, by address."""
+        """The users' shares, by address."""
 
     def connect(self, address: str) -> None:
         """Raises TooMany, Unavailable."""
@@ -255,10 +255,10 @@ class Encryption(ssl.SSLContext):
 
 def _state_of(file: Path) -> tuple[int, ...] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 # --- guards -----------------------------------------------------------------------------------------------------------

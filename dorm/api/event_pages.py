@@ -1,4 +1,4 @@
-"""Events in pages: the log with the progress beside it, forwards from a place or backwards from one.
+"""Events in pages: the log with the progress next to it, forwards from a place or backwards from one.
 
 A place in both is a *cut*: a position of the log, and how many records of the stream of progress come with it.  Pages are
 what lies between two cuts, so none loses or repeats an event, whatever the clocks of the two streams say.  As text:
@@ -112,20 +112,20 @@ class Encoded:
         self._bytes = 0
 
     def of(self, logged: Logged) -> bytes:
-        found = self._kept.get(logged.position)
-        if found is None:
-            found = self._kept[logged.position] = encoded(logged)
-            self._bytes += len(found)
+        body = self._kept.get(logged.position)
+        if body is None:
+            body = self._kept[logged.position] = encoded(logged)
+            self._bytes += len(body)
             while self._bytes > _ROOM and len(self._kept) > 1:
                 self._bytes -= len(self._kept.popitem(last=False)[1])
-        return found
+        return body
 
     def clear(self) -> None:
         self._kept.clear()
         self._bytes = 0
 
 
-# --- the log and the progress beside it -------------------------------------------------------------------------------
+# --- the log and the progress next to it ------------------------------------------------------------------------------
 
 
 class Both(ReadableLog):
@@ -177,7 +177,7 @@ class Both(ReadableLog):
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 _TIME_S = 3.0
-"""How long to search for a page; what was found by then is the page."""
+"""Seconds to search for a page; what was found by then is the page."""
 _BYTES = 4 << 20
 """Most bytes of a page's items, unless one alone has more."""
 _WINDOW = 500
@@ -272,22 +272,22 @@ class EventPages:
             raise Missing(f"the log ends at {end.seq}, before {before}", code="moment.after_end")
         upto = end if before is None else await self._cut_before(before, end.beside)
         started = asyncio.get_running_loop().time()
-        found: list[_Seen] = []
+        seen: list[_Seen] = []
         # Without a filter nearly every record is an item of the page.
         window = _WINDOW if which != Filter() else limit + _SPARE
-        while len(found) <= limit and (upto.seq or upto.beside):
+        while len(seen) <= limit and (upto.seq or upto.beside):
             if asyncio.get_running_loop().time() - started > _TIME_S:
                 break
             first = await self._window(upto, window)
-            found = [*await self._last(which, first, upto, limit), *found][-(limit + 1) :]
+            seen = [*await self._last(which, first, upto, limit), *seen][-(limit + 1) :]
             upto, window = first, min(window * _WIDER, _WIDEST)
         page = _Page(limit, self._encode)
-        for one in reversed(found[-limit:]):
-            if page.take(one):
+        for event in reversed(seen[-limit:]):
+            if page.take(event):
                 break
         kept = page.seen[::-1]
         previous: str | None = None
-        if kept and len(kept) < len(found):
+        if kept and len(kept) < len(seen):
             previous = _as_before(kept[0].before, kept[0].event.position)
         elif upto.seq or upto.beside:
             previous = _as_before(upto, Position(upto.seq + 1))
@@ -367,13 +367,13 @@ class _Page:
         self.seen: list[_Seen] = []
         self._limit, self._bytes, self._encode = limit, 0, encode
 
-    def take(self, one: _Seen) -> bool:
+    def take(self, seen: _Seen) -> bool:
         """Add an item; return whether the page is full without it."""
-        body = self._encode(one.event)
+        body = self._encode(seen.event)
         if len(self.items) >= self._limit or (self.items and self._bytes + len(body) > _BYTES):
             return True
         self.items.append(msgspec.Raw(body))
-        self.seen.append(one)
+        self.seen.append(seen)
         self._bytes += len(body)
         return False
 

@@ -42,11 +42,18 @@ if TYPE_CHECKING:
 
 # --- answers from a state ---------------------------------------------------------------------------------------------
 
+_MOMENTS = (
+    r"^([0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h|d)|"
+    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])([Tt ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
+    r"([Zz]|[+ -]([01][0-9]|2[0-3]):[0-5][0-9])?)?)$"
+)
+"""What is a moment, for clients; what only looks like one gets an answer in words."""
 At = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^([0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ns|us|ms|s|m|h|d|w)|"
         r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?([Zz]|[+ -][0-9]{2}:[0-9]{2})?)?)$",
+        extra_json_schema={"pattern": _MOMENTS},
         max_length=64,
         description="A moment of the log: a sequence (120), a position (118.2), a time (2026-11-21T09:00:00Z) or how long "
         "before the log's last record (-10m).  Default: now.",
@@ -95,7 +102,7 @@ async def seq_of(call: Call[Any, Any], text: str | None) -> int | None:
     return None if seq == call.services.follower.seq else seq
 
 
-async def seen(
+async def answer_from_state(
     call: Call[Any, Any],
     build: Callable[[State], Any],
     prepare: Callable[[State], Awaitable[Callable[[State], Any]]] | None = None,
@@ -108,44 +115,44 @@ async def seen(
     services, pack = call.services, call.packs
 
     def made(state: State) -> Answer:
-        found = build(state)
-        return found if isinstance(found, Answer) else answer(found, state.seq)
+        built = build(state)
+        return built if isinstance(built, Answer) else answer(built, state.seq)
 
     seq = await seq_of(call, getattr(call.query, "at", None))
     # Of several tenants' apps of one name, each user means their own.
-    asked = f"{call.request.path_qs} {call.user if call.request.match_info else ''}"
-    key = (asked if seq is not None or not turn else f"{asked} {turn}", pack)
+    request = f"{call.request.path_qs} {call.user if call.request.match_info else ''}"
+    key = (request if seq is not None or not turn else f"{request} {turn}", pack)
     kept = services.answers.get(key, services.follower.seq if seq is None else seq)
     if kept is not None:
         return kept
     if seq is not None:
         state = await services.moments.state(seq)
         build = await prepare(state) if prepare is not None else build
-        found = await _whole(await services.heavy.run(lambda: made(state)), pack=pack)
+        whole = await _whole(await services.heavy.run(lambda: made(state)), pack=pack)
     else:
 
         async def present() -> Answer:
             try:
-                found = await services.follower.look(made, build.__qualname__)
+                built = await services.follower.look(made, build.__qualname__)
             finally:
                 del services.computing[key]
-            return await _whole(found, pack=pack)
+            return await _whole(built, pack=pack)
 
         # One that is being computed sees everything that is folded by now: the state has one thread.
         if key not in services.computing:
             task = services.computing[key] = asyncio.create_task(present())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        found = await asyncio.shield(services.computing[key])
-    services.answers.keep(key, found)
-    return found
+        whole = await asyncio.shield(services.computing[key])
+    services.answers.keep(key, whole)
+    return whole
 
 
-async def _whole(found: Answer, *, pack: bool) -> Answer:
+async def _whole(whole: Answer, *, pack: bool) -> Answer:
     """Return an answer, also compressed for clients that take gzip; not in the state's thread, for which others wait."""
     if not pack:
-        return found
-    body = found.body
-    return msgspec.structs.replace(found, packed=await apart_if_large(len(body), lambda: packed(body)))
+        return whole
+    body = whole.body
+    return msgspec.structs.replace(whole, packed=await apart_if_large(len(body), lambda: packed(body)))
 
 
 # --- answers that are streams -----------------------------------------------------------------------------------------
@@ -193,13 +200,13 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     """The position of the log that the page is of."""
 
 
-def paged(found: Iterable[U], key: Callable[[U], str], limit: int) -> tuple[list[U], str | None]:
+def paged(rows: Iterable[U], key: Callable[[U], str], limit: int) -> tuple[list[U], str | None]:
     """Return the first items, and what the next page starts after."""
     items: list[U] = []
-    for one in found:
+    for row in rows:
         if len(items) == limit:
             return items, key(items[-1])
-        items.append(one)
+        items.append(row)
     return items, None
 
 
@@ -223,8 +230,8 @@ async def requester(call: Call[Any, Any]) -> AsyncIterator[Requester]:
         yield call.services.requester(call.user)
 
 
-def stored(found: Any, made: Requester, status: int = 202) -> Answer:
-    return answer(found, made.stored, status=status)
+def stored(body: Any, made: Requester, status: int = 202) -> Answer:
+    return answer(body, made.stored, status=status)
 
 
 def idempotency_key(call: Call[Any, Any]) -> str | None:

@@ -82,7 +82,7 @@ ACCESS: dict[str, Access] = {
     "cancel_sweep": "write",
     "change_policy": "write",
 }
-"""By operation; `any` for all others."""
+"""Access by operation; `any` for all others."""
 _READS_ALL = ("reader", "operator", "admin")
 CODE_S = 60
 """Seconds that a code for a browser is good for."""
@@ -112,7 +112,7 @@ class Doorkeeper:
         self._read = everyone
         """Whether the log was read once, so that it is known who is known."""
         self._users: dict[str, User] | None = None
-        """None for an open cluster."""
+        """Users by name; None for an open cluster."""
         self._tokens: dict[str, tuple[str, int]] = {}
         """User and end (UTC ns, 0 for none), by digest."""
         self._changed = False
@@ -127,18 +127,18 @@ class Doorkeeper:
     # --- following: in the state's thread -------------------------------------------------------------------------------
 
     def _begin(self, state: State) -> None:
-        self._know(state.known)
-        self._follower.observers.append(self._see)
+        self._copy_identities(state.known)
+        self._follower.observers.append(self._note_record)
         self._read = True
 
     def _forget(self) -> None:
         self._read = False
 
-    def _see(self, state: State, record: object, event: Event, folded: str) -> None:
+    def _note_record(self, state: State, record: object, event: Event, folded: str) -> None:
         if isinstance(event, get_args(OfIdentities)) and folded == "applied":
-            self._know(state.known)
+            self._copy_identities(state.known)
 
-    def _know(self, known: Identities | None) -> None:
+    def _copy_identities(self, known: Identities | None) -> None:
         """Take copies, which no later record changes."""
         tokens = known.tokens.values() if known is not None else ()
         self._tokens = {token.digest: (token.user, token.expires_at) for token in tokens}
@@ -251,7 +251,7 @@ class Codes:
     def make(self, secret: str) -> str:
         """Return a code for a token's secret."""
         now = self._clock()
-        self._open = {code: one for code, one in self._open.items() if one[1] > now}
+        self._open = {code: session for code, session in self._open.items() if session[1] > now}
         while len(self._open) >= _MOST_CODES:
             del self._open[next(iter(self._open))]
         code = secrets.token_urlsafe(32)
@@ -302,8 +302,8 @@ def secret_of(request: web.Request) -> tuple[str, str] | None:
 
 def _certified(request: web.Request) -> str:
     """Return the common name of the client's certificate, which the server has verified; "" for none."""
-    found: Any = request.transport.get_extra_info("peercert") if request.transport is not None else None
-    names = [value for part in (found or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    certificate: Any = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else ""
 
 

@@ -104,14 +104,14 @@ class Submitted:
 
     def _keep(self, seq: int, name: str, id: str) -> None:
         self._order.append((seq, name, id))
-        for one in (name, id):
-            self._places.setdefault(one, []).append(seq)
+        for key in (name, id):
+            self._places.setdefault(key, []).append(seq)
         while len(self._order) > _MOST_SUBMITTED:
             self._dropped, *gone = self._order.popleft()
-            for one in gone:
-                self._places[one].pop(0)
-                if not self._places[one]:
-                    del self._places[one]
+            for key in gone:
+                self._places[key].pop(0)
+                if not self._places[key]:
+                    del self._places[key]
 
 
 # --- lives ------------------------------------------------------------------------------------------------------------
@@ -176,11 +176,11 @@ class _Known:
 
     def before(self, seq: int) -> Life | None:
         """Return the one with least to follow up to a record."""
-        return max((live for live in self.lives if live.seq <= seq), key=lambda one: one.seq, default=None)
+        return max((live for live in self.lives if live.seq <= seq), key=lambda life: life.seq, default=None)
 
     def keep(self, life: Life) -> None:
         """In the place of what is not the latest one."""
-        self.lives.sort(key=lambda one: one.seq)
+        self.lives.sort(key=lambda each: each.seq)
         self.lives = [life, *self.lives[len(self.lives) - _OF_NAME + 1 :]]
 
 
@@ -195,7 +195,7 @@ class Lives:
         self._limits = limits
         self._submitted = Submitted(recent, follower.cluster)
         self._known: OrderedDict[Subject, _Known] = OrderedDict()
-        self._asked: set[asyncio.Task[object]] = set()
+        self._questions: set[asyncio.Task[object]] = set()
 
     def forget(self) -> None:
         """Drop the cache: the log was replaced."""
@@ -205,11 +205,11 @@ class Lives:
     async def ask(self, subject: Subject, seq: int, question: Callable[[Life], T]) -> T:
         """Return what `question` finds in a life that reaches exactly up to a record which is folded; it runs in a thread, and
         returns nothing that following changes later.  Raises Missing, Unavailable, and the log's errors."""
-        if len(self._asked) >= _MOST_WAITING:
+        if len(self._questions) >= _MOST_WAITING:
             raise Unavailable("too many stories are being read; try again", code="api.busy")
         task = asyncio.create_task(self._answer(subject, seq, question))
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
+        self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
@@ -245,7 +245,7 @@ class Lives:
             return
         async with contextlib.aclosing(self._recent.read(after=life.seq)) as batches:
             async for batch in batches:
-                await self._heavy.run(partial(life.follow, [one for one in batch if one.seq <= seq]))
+                await self._heavy.run(partial(life.follow, [record for record in batch if record.seq <= seq]))
                 if life.seq >= seq:
                     return
                 if loop.time() > until:
@@ -255,8 +255,8 @@ class Lives:
     def _keep_within_bounds(self) -> None:
         """Forget the lives that were asked for longest ago, but never the one that is asked for now."""
         while len(self._known) > 1 and (
-            sum(len(one.lives) for one in self._known.values()) > _MOST
-            or sum(life.bytes for one in self._known.values() for life in one.lives) > self._limits.past
+            sum(len(known.lives) for known in self._known.values()) > _MOST
+            or sum(life.bytes for known in self._known.values() for life in known.lives) > self._limits.past
         ):
             self._known.popitem(last=False)
 
@@ -279,19 +279,19 @@ class Lives:
 
     async def _submitted_at(self, name: str, upto: int, start: int) -> int:
         """Return the sequence of an app's submission; 0 if only the whole log can say.  Raises Missing."""
-        found = await self._submitted.latest(name, upto)
-        if found is None:
+        submitted = await self._submitted.latest(name, upto)
+        if submitted is None:
             state = await self._at(start)
             if (app := state.find_app(name)) is not None:
                 return app.seq
             near = self._submitted.similar(name)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise Missing(f"there was no app {name!r} up to record {upto}{hint}", code="app.not_found")
-        if not found:
+        if not submitted:
             return 0
         # If an app of this name is there already, the submission is refused, and the story is that app's.
-        before = (await self._at(max(start, found - 1))).find_app(name)
-        return before.seq if before is not None else found
+        before = (await self._at(max(start, submitted - 1))).find_app(name)
+        return before.seq if before is not None else submitted
 
     async def _joined(self, name: str, upto: int) -> int:
         """Return the sequence with which a node joined first.  Raises Missing."""

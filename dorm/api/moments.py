@@ -63,7 +63,7 @@ _LARGE = 2 << 20
 """Bytes of a state of which no copies are kept on the way."""
 _CATCH_UP_S = 5.0
 _SKEW_NS = 2_000_000_000
-"""By how much a client's clock may be ahead."""
+"""Nanoseconds by which a client's clock may be ahead."""
 
 
 class Copies:
@@ -96,9 +96,9 @@ class Copies:
             place = bisect_right(self._seqs, seq)
             if not place:
                 return None
-            found = self._seqs[place - 1]
-            self._kept.move_to_end(found)
-            return self._kept[found]
+            nearest_seq = self._seqs[place - 1]
+            self._kept.move_to_end(nearest_seq)
+            return self._kept[nearest_seq]
 
 
 class Moments:
@@ -179,12 +179,12 @@ class Moments:
             known = self._copies.before(max(infos))
             if known is not None and known.seq == max(infos):
                 return await self._heavy.run(partial(restore, known))
-            found = await nearest(
+            snapshot = await nearest(
                 self._log, upto=seq, core=SCHEMA, build=self._build, load=partial(load, build=self._build)
             )
-            if found is not None:
-                await self._heavy.run(lambda: self._copies.keep(copy(found[1])))
-                return found[1]
+            if snapshot is not None:
+                await self._heavy.run(lambda: self._copies.keep(copy(snapshot[1])))
+                return snapshot[1]
         return State() if kept is None else await self._heavy.run(partial(restore, kept))
 
     def _fold(self, state: State, records: list[Record]) -> None:
@@ -230,9 +230,9 @@ class Pictures:
 
     def _begin(self, state: State) -> None:
         self._watcher, self._seen = Watcher(state), 0
-        self._follower.observers.append(self._see)
+        self._follower.observers.append(self._observe)
 
-    def _see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def _observe(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         assert self._watcher is not None
         self._watcher.see(state, record, event, folded)
         self._seen += 1
@@ -243,9 +243,9 @@ class Pictures:
 
     async def draw(self, begin: int, finish: int | None, drawing: Drawing) -> TimelineView:
         """Return the span between two log times (UTC ns; `finish` None: until now).  Raises what reading the log raises."""
-        found = await self._follower.look(lambda state: self._of_present(state, begin, finish, drawing))
-        if found is not None:
-            return found
+        view = await self._follower.look(lambda state: self._of_present(state, begin, finish, drawing))
+        if view is not None:
+            return view
         log = self._follower.log
         first = await log.at_time(begin)
         last = self._follower.seq if finish is None else min(self._follower.seq, await log.at_time(finish))
@@ -346,9 +346,9 @@ class Pasts:
             return rows
 
         since = AtSequence(span.since) if span.since is not None else None
-        found = await gather(self._log, since, AtSequence(span.until), wanted=_wanted(span.names))
-        self._keep(span, found.apps)
-        return found.apps
+        gathered = await gather(self._log, since, AtSequence(span.until), wanted=_wanted(span.names))
+        self._keep(span, gathered.apps)
+        return gathered.apps
 
     def _keep(self, span: Span, rows: list[PastApp]) -> None:
         if len(rows) <= _MOST_ROWS:

@@ -62,7 +62,7 @@ _SCHEMES = {
     "basic": {"type": "http", "scheme": "basic", "description": "The same, as the user's password: for browsers."},
     "certificate": {"type": "mutualTLS", "description": "A certificate with the user as its common name."},
 }
-"""On an open cluster none of them is needed."""
+"""Ways to sign in.  On an open cluster none of them is needed."""
 _KNOWN = {
     "dorm.api.resources.events.Decision": "dorm.api.resources.decisions.Decision",
     "dorm.api.resources.steering.Change": "dorm.api.resources.steering.trying.Change",
@@ -75,9 +75,14 @@ _PATTERNS = {"position": r"^[0-9]{1,15}(\.[0-9]{1,9})?$"}
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the description."""
-    types = [one for route in routes for one in (route.answer, route.body) if one is not None]
+    types = [type_ for route in routes for type_ in (route.answer, route.body) if type_ is not None]
     schemas, components = _components([*types, Problem])
-    known = {id(one): schema for one, schema in zip([*types, Problem], schemas, strict=True)}
+    for type_ in types:
+        if alternatives := getattr(type_, "ONE_OF", ()):
+            components[type_.__name__]["oneOf"] = [
+                {"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in alternatives
+            ]
+    known = {id(type_): schema for type_, schema in zip([*types, Problem], schemas, strict=True)}
     described = _Described(known)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -118,11 +123,11 @@ def _named(components: dict[str, Any]) -> dict[str, Any]:
 
 def _spec() -> dict[str, Any]:
     """Return the schema of an app spec, with its own definitions inside."""
-    found = {name: value for name, value in spec_schema().items() if name != "$schema"}
-    definitions: dict[str, Any] = found["$defs"]
+    schema = {name: value for name, value in spec_schema().items() if name != "$schema"}
+    definitions: dict[str, Any] = schema["$defs"]
     prefix = f"#/components/schemas/{_SPEC}/$defs/"
     changed: dict[str, Any] = msgspec.json.decode(
-        msgspec.json.encode(found).replace(b'"#/$defs/', f'"{prefix}'.encode())
+        msgspec.json.encode(schema).replace(b'"#/$defs/', f'"{prefix}'.encode())
     )
     assert set(changed["$defs"]) == set(definitions)
     return changed
@@ -130,9 +135,11 @@ def _spec() -> dict[str, Any]:
 
 def _sweep() -> dict[str, Any]:
     """Return the schema of a spec that is several apps: the same with further fields."""
-    found = {name: value for name, value in _spec().items() if name != "$defs"}
+    schema = {name: value for name, value in _spec().items() if name != "$defs"}
     title = {"title": "Dorm sweep", "description": "An app spec with `array` or `sweep`: many apps."}
-    return {**found, **title, "properties": {**found["properties"], **fields()}}
+    several = [{"required": ["array"]}, {"required": ["sweep"]}]
+    properties = {name: field for name, field in schema["properties"].items() if name != "group"}
+    return {**schema, **title, "oneOf": several, "properties": {**properties, **fields()}}
 
 
 class _Described:
@@ -175,10 +182,10 @@ class _Described:
         statuses = {**_ALWAYS, **(_OF_BODIES if route.body is not None else {})}
         statuses |= {status: _OTHER[status] for status in route.problems}
         problem = {answers.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
-        found = {str(status): {"description": text, "content": problem} for status, text in sorted(statuses.items())}
+        failures = {str(status): {"description": text, "content": problem} for status, text in sorted(statuses.items())}
         if route.operation == "ready":  # A load balancer looks at the status alone; people want to know the lag.
-            found["503"] = {**done, "description": _OTHER[503]}
-        return {str(route.status): done, **found}
+            failures["503"] = {**done, "description": _OTHER[503]}
+        return {str(route.status): done, **failures}
 
 
 def _link(link: Link) -> dict[str, Any]:
@@ -201,11 +208,11 @@ def _of_query(kind: type[Parameters]) -> list[dict[str, Any]]:
     (reference,), components = msgspec.json.schema_components([kind], ref_template=_REF)
     schema = components[reference["$ref"].rpartition("/")[2]]
     required = schema.get("required", [])
-    return [_parameter(name, dict(found), name in required) for name, found in schema["properties"].items()]
+    return [_parameter(name, dict(field), name in required) for name, field in schema["properties"].items()]
 
 
 def _parameter(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
-    choices = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) == 1:
         schema = {**schema, **choices[0]}
         schema.pop("anyOf")

@@ -21,7 +21,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     header: int = 8190
     """One header."""
     headers: int = 64
-    """How many headers."""
+    """Number of headers."""
     connections: int = 4096
     connections_per_address: int = 2048
     streams: int = 2048
@@ -29,29 +29,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 30.0
     """A connection without a whole request for this long is closed."""
     body_s: float = 10.0
-    """For a request's body to arrive."""
+    """Seconds for a request's body to arrive."""
     answer_s: float = 30.0
-    """For an answer to be computed."""
+    """Seconds for an answer to be computed."""
     long_answer_s: float = 90.0
     """The same for plans, stories and forecasts."""
     write_s: float = 30.0
-    """For a client to take an answer, or anything of a stream that waits for it."""
+    """Seconds for a client to take an answer, or anything of a stream that waits for it."""
     behind_s: float = 5.0
-    """How long a read waits for the sequence that it names as `min_seq`."""
+    """Seconds for which a read waits for the sequence that it names as `min_seq`."""
     heartbeat_s: float = 15.0
-    """Between two signs of life on a stream where nothing happens."""
+    """Seconds between two heartbeats on a stream if nothing happens."""
     waiting: int = 1 << 20
     """Bytes that may wait for the reader of a stream; one that is further behind is ended, and resumes."""
     heavy: int = 2
     """Plans, stories, folds of the past and forecasts that are computed at once."""
     heavy_waiting: int = 64
-    """How many more of them may wait."""
+    """Number of further computations that may wait."""
     writes: int = 64
     """Requests to the cluster in progress at once."""
     past: int = 128 << 20
-    """Of states of the past that are kept."""
+    """Bytes of states of the past that are kept."""
     answers: int = 32 << 20
-    """Of answers that are kept."""
+    """Bytes of answers that are kept."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     embed_in: tuple[str, ...] = ()
     """Sites that may show the dashboard in a frame, as sources of a Content-Security-Policy (`https://wiki.example`)."""
     user: str | None = None
-    """Who makes requests that name no user; None for the login name of the process."""
+    """User of requests that name no user; None for the login name of the process."""
     certificate: Path | None = None
     """PEM file of the server's certificate; None for connections that are not encrypted."""
     key: Path | None = None

@@ -64,8 +64,8 @@ class Page:
 
         files = {name: lean(name, body) for name, body in _walk(root, "")}
         if archive and "index.html" in files:
-            said = f'<meta name="dorm-archive" content="{html.escape(archive)}">\n</head>'
-            files["index.html"] = files["index.html"].replace(b"</head>", said.encode(), 1)
+            mark = f'<meta name="dorm-archive" content="{html.escape(archive)}">\n</head>'
+            files["index.html"] = files["index.html"].replace(b"</head>", mark.encode(), 1)
         return cls({name: _file(name, body) for name, body in files.items()}, embed_in)
 
     async def sign_in(self, request: web.Request) -> web.StreamResponse:
@@ -85,32 +85,32 @@ class Page:
 
     def _send(self, request: web.Request, name: str) -> web.Response:
         """Raises Missing."""
-        found = self._files.get(name)
-        if found is None:
+        file = self._files.get(name)
+        if file is None:
             if not self._files:
                 text = (
                     "the dashboard is not part of this installation; the API is at /v1, described by /v1/openapi.json"
                 )
                 raise Missing(text, code="page.not_installed")
             raise Missing("there is no such file; the dashboard is at /", code="api.path.unknown")
-        headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-        if found.media == "text/html":
+        headers = {"ETag": file.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+        if file.media == "text/html":
             headers["Content-Security-Policy"] = self._policies.get(name, self._policy)
-        if request.headers.get("If-None-Match") == found.tag:
+        if request.headers.get("If-None-Match") == file.tag:
             return web.Response(status=304, headers=headers)
-        use_packed = found.packed is not None and packs(request)
+        use_packed = file.packed is not None and packs(request)
         if use_packed:
             headers["Content-Encoding"] = "gzip"
-        body = found.packed if use_packed else found.body
-        charset = "utf-8" if found.media.startswith("text/") or found.media == "application/json" else None
-        return web.Response(body=body, content_type=found.media, charset=charset, headers=headers)
+        body = file.packed if use_packed else file.body
+        charset = "utf-8" if file.media.startswith("text/") or file.media == "application/json" else None
+        return web.Response(body=body, content_type=file.media, charset=charset, headers=headers)
 
 
 def policy(text: str, embed_in: Sequence[str] = ()) -> str:
     """Return the Content-Security-Policy of a page: nothing from elsewhere, and no inline scripts except its own (an import
     map is one).  `embed_in`: sites that may show it in a frame."""
-    scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _INLINE.findall(text)]
     framing = " ".join(embed_in) or "'none'"
+    scripts = [base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode() for inline in _INLINE.findall(text)]
     hashes = "".join(f" 'sha256-{script}'" for script in scripts)
     return "; ".join(
         (
@@ -130,11 +130,11 @@ def policy(text: str, embed_in: Sequence[str] = ()) -> str:
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
-    for one in folder.iterdir():
-        if one.is_dir():
-            yield from _walk(one, f"{prefix}{one.name}/")
-        elif one.name.rpartition(".")[2] in _MEDIA:
-            yield f"{prefix}{one.name}", one.read_bytes()
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{prefix}{entry.name}/")
+        elif entry.name.rpartition(".")[2] in _MEDIA:
+            yield f"{prefix}{entry.name}", entry.read_bytes()
 
 
 def _file(name: str, body: bytes) -> File:

@@ -1,4 +1,4 @@
-"""What the API reads beside the log, which holds only what decisions need.
+"""What the API reads next to the log, which holds only what decisions need.
 
 Heartbeats: the resource use that nodes last reported for their containers, read on request.  The server keeps heartbeats
 for a short time, so only the present has them.  CPU time is counted from a container's start, so cores in use follow from
@@ -74,7 +74,7 @@ class Report(msgspec.Struct, frozen=True):
     """A node's last heartbeat."""
 
     time: int
-    """When it was stored (UTC ns)."""
+    """Time at which it was stored (UTC ns)."""
     measured: bool
     """False if the node's engine did not say in time what its containers use."""
     containers: list[Used]
@@ -115,7 +115,7 @@ def _report(
         if before is not None
         else {}
     )
-    found = []
+    containers = []
     for container in event.containers:
         key = (container.app, container.generation, container.slot)
         since, spent_s = started.get(key, 0), container.cpu_s
@@ -124,17 +124,17 @@ def _report(
         over_s = (time - since) / SECOND if since else 0.0
         known = over_s >= _LEAST_S
         cpu = round(spent_s / over_s * 1000) if known else None
-        found.append(Used(*key, cpu, round(over_s, 3) if known else None, container.memory))
-    return Report(time, "memory" in event.used, found)
+        containers.append(Used(*key, cpu, round(over_s, 3) if known else None, container.memory))
+    return Report(time, "memory" in event.used, containers)
 
 
 # --- the newest progress ----------------------------------------------------------------------------------------------
 
 _PAUSE_S = 0.5
-"""Between two looks at what has come: answers are made again after each."""
+"""Seconds between two looks at what has come: answers are made again after each."""
 _AGAIN_S = 5.0
 _KEPT_NS = 180 * SECOND
-"""Of an app that has not reported for this long, the log has the last report."""
+"""Age of a last report in nanoseconds, after which it is forgotten here: the log has it."""
 
 
 class NewestReports:
@@ -142,9 +142,9 @@ class NewestReports:
 
     def __init__(self, log: ReadableLog) -> None:
         self._log = log
-        self.found: Newest = {}
+        self.reports: Newest = {}
         self.turn = 0
-        """Counts the changes of `found`."""
+        """Counts the changes of `reports`."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -152,8 +152,8 @@ class NewestReports:
             with contextlib.suppress(LogClosed):
                 async with contextlib.aclosing(followed(self._log)) as changes:
                     async for newest in changes:
-                        last = max((one.time for one in newest.values()), default=0)
-                        self.found = {app: one for app, one in newest.items() if one.time > last - _KEPT_NS}
+                        last = max((report.time for report in newest.values()), default=0)
+                        self.reports = {app: report for app, report in newest.items() if report.time > last - _KEPT_NS}
                         self.turn += 1
                         await asyncio.sleep(_PAUSE_S)
             await asyncio.sleep(_AGAIN_S)
@@ -173,17 +173,17 @@ class Course:
     def __init__(self, after: int) -> None:
         self.after = after
         """The last record that was looked at."""
-        self.beside = 0
+        self.progress_read = 0
         """The last one of the stream of progress."""
         self.points: list[tuple[int, AppProgressed]] = []
         self._every = 1
         self._count = 0
         self.last: tuple[int, AppProgressed] | None = None
 
-    def take_all(self, found: Iterable[tuple[int, AppProgressed]]) -> None:
+    def take_all(self, reports: Iterable[tuple[int, AppProgressed]]) -> None:
         """Take what came on both since the last look; a report that is on both counts once."""
         ids = {self.last[1].id} if self.last is not None else set()
-        for time, event in sorted(found, key=lambda one: one[0]):
+        for time, event in sorted(reports, key=lambda report: report[0]):
             if event.id not in ids or not event.id:
                 ids.add(event.id)
                 self.take(time, event)
@@ -221,32 +221,32 @@ class Courses:
         self._kept.move_to_end(app)
         course, lock = self._kept[app]
         async with lock:
-            found: list[tuple[int, AppProgressed]] = []
+            reports: list[tuple[int, AppProgressed]] = []
             complete = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._read(course, app, upto, found)
+                    await self._read(course, app, upto, reports)
                     with contextlib.suppress(LogUnavailable, LogRefused):  # The log has the marks.
-                        await self._read_beside(course, app, found)
+                        await self._read_progress(course, app, reports)
                     complete = True
-            course.take_all(found)
+            course.take_all(reports)
             return course, complete
 
-    async def _read(self, course: Course, app: str, upto: int, found: list[tuple[int, AppProgressed]]) -> None:
+    async def _read(self, course: Course, app: str, upto: int, reports: list[tuple[int, AppProgressed]]) -> None:
         if course.after >= upto:
             return
         pattern = subjects.fact_pattern(self._cluster, AppProgressed.__name__)
         async with contextlib.aclosing(self._log.read(after=course.after, subjects=[pattern])) as batches:
             async for batch in batches:
-                found += _of(app, batch)
+                reports += _of(app, batch)
                 course.after = batch[-1].seq
         course.after = max(course.after, upto)
 
-    async def _read_beside(self, course: Course, app: str, found: list[tuple[int, AppProgressed]]) -> None:
-        async with contextlib.aclosing(self._progress.read(after=course.beside, app=app)) as batches:
+    async def _read_progress(self, course: Course, app: str, reports: list[tuple[int, AppProgressed]]) -> None:
+        async with contextlib.aclosing(self._progress.read(after=course.progress_read, app=app)) as batches:
             async for batch in batches:
-                found += _of(app, batch)
-                course.beside = batch[-1].seq
+                reports += _of(app, batch)
+                course.progress_read = batch[-1].seq
 
 
 def _of(app: str, batch: Iterable[Record]) -> list[tuple[int, AppProgressed]]:
@@ -315,7 +315,7 @@ class MastersWatch:
         self._held: Held | None = None
         self._written_at = 0
         self._renewed_at = float("-inf")
-        """By the loop's clock."""
+        """Loop time of the last renewal."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -168,24 +168,24 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
     """Return the parameters.  Raises Malformed."""
     given = request.rel_url.query
     known = _parameters(kind)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in dict.fromkeys(given):
         if name not in known:
             there = f"; there are {', '.join(known)}" if known else ""
             raise Malformed(f"there is no parameter {name[:80]!r}{there}", code="api.parameter.unknown")
-        field, one = known[name]
+        field, type_ = known[name]
         values = given.getall(name)
-        many = get_origin(_bare(one)) is tuple
+        many = get_origin(_bare(type_)) is tuple
         if len(values) > 1 and not many:
             raise Malformed(f"{name}: given {len(values)} times", code="api.parameter.malformed")
         try:
-            found[field] = msgspec.convert(values if many else values[0], one, strict=False)
+            fields[field] = msgspec.convert(values if many else values[0], type_, strict=False)
         except msgspec.ValidationError as error:
             raise Malformed(f"{name}: {error}", code="api.parameter.malformed") from None
     try:
-        return kind(**found)
+        return kind(**fields)
     except TypeError:
-        missing = [name for name, (field, _) in known.items() if field not in found]
+        missing = [name for name, (field, _) in known.items() if field not in fields]
         raise Malformed(f"a parameter is missing: {', '.join(missing)}", code="api.parameter.missing") from None
 
 

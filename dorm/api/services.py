@@ -55,10 +55,10 @@ class Services:
         options: Options,
         clock: Callable[[], int],
         *,
-        beside: Services | None = None,
+        whole: Services | None = None,
         tenant: str = "",
     ) -> None:
-        """`beside`: the services of the whole log, if these are of one tenant's view.  Who may do what, and the bounds on
+        """`whole`: the services of the whole log, if these are of one tenant's view.  Who may do what, and the bounds on
         expensive work, are theirs."""
         limits = options.limits
         self.options = options
@@ -68,12 +68,12 @@ class Services:
         self.connection = connection
         self.follower = Follower(connection.log, connection.cluster)
         self.door: Doorkeeper = (
-            beside.door if beside else Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
+            whole.door if whole else Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
         )
         self.recent = RecentLog(self.follower)
-        self.heavy: Heavy = beside.heavy.of(tenant) if beside else Heavy(limits.heavy, limits.heavy_waiting)
-        self.forks: Heavy = beside.forks.of(tenant) if beside else Heavy(1, 4)
-        """What-if simulations: one at a time, beside the other work, since each may take a minute."""
+        self.heavy: Heavy = whole.heavy.of(tenant) if whole else Heavy(limits.heavy, limits.heavy_waiting)
+        self.forks: Heavy = whole.forks.of(tenant) if whole else Heavy(1, 4)
+        """What-if simulations: one at a time, in addition to the other work, since each may take a minute."""
         self.moments = Moments(self.follower, self.heavy, limits.past, clock)
         self.pictures = Pictures(self.follower, self.heavy)
         self.lives = Lives(self.follower, self.recent, self.moments, self.heavy, limits)
@@ -82,21 +82,21 @@ class Services:
         self.newest = NewestReports(connection.log)
         self.counted = Counted(self.follower)
         self.reports = Reports(connection.bus, connection.cluster)
-        asked = partial(answering, connection) if isinstance(connection, Connection) else None
-        self.masters = MastersWatch(connection.leadership, clock, asked)
+        ask = partial(answering, connection) if isinstance(connection, Connection) else None
+        self.masters = MastersWatch(connection.leadership, clock, ask)
         self.servers = ServersWatch(connection.inspect if isinstance(connection, Connection) else None)
         self.events = EventStreams(self.follower, self.recent, limits)
         self.view = ViewStream(self.follower, limits, lambda: self.newest.found)
-        self.addresses: Addresses = beside.addresses if beside else Addresses(limits)
+        self.addresses: Addresses = whole.addresses if whole else Addresses(limits)
         self.answers = Kept(limits.answers)
         self.encoded = Encoded()
         self.event_pages = EventPages(self.follower, self.recent, self.encoded.of)
         self.computing: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
         """Answers from the present state that are being computed: the same question is answered once."""
         self.writes: Turns = (
-            beside.writes if beside else Turns(limits.writes, _WAITING_WRITES, of_one=max(1, limits.writes // 2))
+            whole.writes if whole else Turns(limits.writes, _WAITING_WRITES, of_one=max(1, limits.writes // 2))
         )
-        self._beside = beside
+        self._whole = whole
         self.follower.on_restart += [self.moments.forget, self.lives.forget, self.encoded.clear, self.pasts.forget]
 
     def requester(self, user: str) -> Requester:
@@ -113,7 +113,7 @@ class Services:
                 tasks.create_task(self.events.run(), name="event streams")
                 tasks.create_task(self.view.run(), name="view stream")
         finally:
-            if self._beside is None:
+            if self._whole is None:
                 self.heavy.close()
                 self.forks.close()
 
@@ -133,11 +133,11 @@ class Tenants:
         tenant = self._services.door.views_of(user)
         if not tenant:
             return self._services
-        found = self._made.get(tenant)
-        if found is None or found[1].done():
-            found = self._make(tenant)
+        made = self._made.get(tenant)
+        if made is None or made[1].done():
+            made = self._make(tenant)
         self._made.move_to_end(tenant)
-        services = found[0]
+        services = made[0]
         if not services.follower.ready:
             await services.follower.reach(0, _READY_S)
         return services
@@ -150,10 +150,10 @@ class Tenants:
             _end(old, running)
         own = self._services
         services = Services(
-            TenantCluster(own.connection, self._views, tenant), own.options, own.clock, beside=own, tenant=tenant
+            TenantCluster(own.connection, self._views, tenant), own.options, own.clock, whole=own, tenant=tenant
         )
-        self._made[tenant] = found = services, asyncio.create_task(_unless_it_fails(services), name=f"view of {tenant}")
-        return found
+        self._made[tenant] = made = services, asyncio.create_task(_unless_it_fails(services), name=f"view of {tenant}")
+        return made
 
     def close(self) -> None:
         """End all of them."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _END_S = 2.0
-"""How long requests in progress may take when the server ends."""
+"""Seconds that requests in progress may take when the server ends."""
 _BACKLOG = 1024
 _PROBES = ("/healthz", "/readyz", "/v1/health", "/v1/ready")
 """Answered whatever name a probe uses for this machine: they say nothing that a page of another site could use."""
@@ -62,7 +62,7 @@ class Server:
         self.tenants = Tenants(services)
         self.options = options
         self.url = ""
-        """Where it is; known once it listens."""
+        """Address of the server; known once it listens."""
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._renewing: asyncio.Task[None] | None = None

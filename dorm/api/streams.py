@@ -5,15 +5,15 @@ same bytes, which are encoded once and handed to each connection without waiting
 reader that does not keep up is ended, and resumes: the log is one order, so the id of the last event that it has seen says
 all that is needed.
 
-**The log's events**, with the progress beside it.  Readers with the same filter share a channel, which filters and encodes
+**The log's events**, with the progress next to it.  Readers with the same filter share a channel, which filters and encodes
 each record once.  A channel keeps its newest frames.  A reader that resumes further back reads the log, in its own time,
 up to where the channel is, and takes the frames from there: nothing is lost and nothing comes twice, since a position says
 exactly what was read.  The id of each event says how far a reader has come with both: `118.2~57`.
 
 **Changes of the view**: what a page that draws the present follows.  One observer of the fold knows what the last view had
 (`replay.page.changes`).  It is asked for changes only while they are read.  A change replaces whole entries, so a reader
-that resumes between two changes takes the next one without the records that it has seen.  One that was away for longer is
-told to fetch the view again (`reset`).
+that resumes between two changes takes the next one without the records that it has seen.  One that was away for longer
+has to fetch the view again (`reset`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dorm.api.threads import apart_if_large
 from dorm.client.tail import EVER, Filter, Tail
 from events.log.interface import time_of
 from events.log.records import LogClosed, LogRefused, LogUnavailable
-from events.positions import Logged, Position, logged, logged_beside, parse
+from events.positions import Logged, Position, logged, logged_progress, parse
 from replay.page.changes import Change, Changes
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Readers:
 # --- the log's events -------------------------------------------------------------------------------------------------
 
 _PAUSE_S = 0.05
-"""Between two pieces of news, at least.  If handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
+"""Least seconds between two pieces of news.  If handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
 `_LONGEST_S`: a thousand readers cost a twentieth of a processor, since a master and the log's server may run on the same
 machine.  Only computing counts: on a busy machine, waiting for a processor is no reason to wait longer."""
 _PAUSE_TIMES = 19
@@ -218,7 +218,7 @@ _FRAMES_ROOM = 8 << 20
 """Frames that a channel keeps, and their bytes."""
 _MOST_CHANNELS = 64
 _UNUSED_S = 30.0
-"""How long a channel without readers continues, for readers that come back."""
+"""Seconds for which a channel without readers continues, for readers that come back."""
 _MOST_WAITING = 50_000
 """Records that wait for a channel; if there are more, its readers resume from the log."""
 _WRITTEN_AT_ONCE = 256 << 10
@@ -227,26 +227,25 @@ _CHECK_S = 2.0
 
 class _Waits(NamedTuple):
     record: Record
-    beside: bool
-    """Whether it is of the stream of progress."""
+    of_progress: bool
 
 
 class _Frame(NamedTuple):
     position: Position
     reached: Position
-    """What a reader has read of both, once it has this event."""
+    """Position in both streams that a reader has read up to, once it has this event."""
     body: bytes
 
 
 class _Channel:
     """All readers with one filter."""
 
-    def __init__(self, wanted: Filter, beside: int | None) -> None:
+    def __init__(self, wanted: Filter, progress: int | None) -> None:
         """It takes the progress after that record; None if there is none."""
         self.wanted = wanted
         self.readers = Readers()
         self.queue: list[_Waits] = []
-        self.floor = self.position = Position(0, None, beside)
+        self.floor = self.position = Position(0, None, progress)
         """Frames are kept of everything after `floor`, up to `position`."""
         self.begun = asyncio.Event()
         self.unused_since = 0.0
@@ -267,31 +266,33 @@ class _Channel:
 
     def encode(self, waiting: Sequence[_Waits]) -> tuple[list[_Frame], Position]:
         """Filter and encode, in a thread.  Return the frames, and the position behind all that waited."""
-        found: list[_Frame] = []
+        frames: list[_Frame] = []
         reached = self.position
-        for record, beside in waiting:
-            if beside:
+        for record, of_progress in waiting:
+            if of_progress:
                 reached = replace(reached, beside=record.seq)
             elif record.seq <= reached.seq:
                 continue
-            for one in [logged_beside(record, reached.seq)] if beside else logged(record):
-                reached = reached if beside else replace(one.position, beside=reached.beside)
-                if self._concerns is None or self._concerns.wants(one):
-                    found.append(_Frame(one.position, reached, frame(str(reached), "event", encoded(one))))
-            reached = replace(reached, seq=reached.seq if beside else record.seq, index=None)
-        return found, reached
+            for logged_event in [logged_progress(record, reached.seq)] if of_progress else logged(record):
+                reached = reached if of_progress else replace(logged_event.position, beside=reached.beside)
+                if self._concerns is None or self._concerns.wants(logged_event):
+                    frames.append(
+                        _Frame(logged_event.position, reached, frame(str(reached), "event", encoded(logged_event)))
+                    )
+            reached = replace(reached, seq=reached.seq if of_progress else record.seq, index=None)
+        return frames, reached
 
     def publish(self, frames: list[_Frame], upto: Position) -> None:
-        for one in frames:
-            self._frames.append(one)
-            self._bytes += len(one.body)
+        for made in frames:
+            self._frames.append(made)
+            self._bytes += len(made.body)
         while len(self._frames) > _MOST_FRAMES or self._bytes > _FRAMES_ROOM:
             gone = self._frames.popleft()
             self._bytes -= len(gone.body)
             self.floor = gone.reached
         self.position = upto
         if frames:
-            self.readers.push(b"".join(one.body for one in frames))
+            self.readers.push(b"".join(made.body for made in frames))
 
     def reaches_back_to(self, position: Position) -> bool:
         """Return whether all frames after a position are kept."""
@@ -304,13 +305,13 @@ class _Channel:
 
     def after(self, position: Position) -> list[_Frame]:
         """Return the frames after a position, as many as are written at once."""
-        found = [one for one in self._frames if not position.covers(one.position)]
+        frames = [made for made in self._frames if not position.covers(made.position)]
         size = 0
-        for index, one in enumerate(found):
-            size += len(one.body)
+        for index, made in enumerate(frames):
+            size += len(made.body)
             if size > _WRITTEN_AT_ONCE:
-                return found[: index + 1]
-        return found
+                return frames[: index + 1]
+        return frames
 
 
 class EventStreams:
@@ -322,14 +323,14 @@ class EventStreams:
         self._limits = limits
         self._channels: dict[Filter, _Channel] = {}
         self._both = Both(recent, follower)
-        self._beside: int | None = None
-        """How far the stream of progress is read; None where it can't be."""
+        self._progress_read: int | None = None
+        """Sequence up to which the stream of progress is read; None if it can't be read."""
         self._news = asyncio.Event()
         follower.watchers.append(self._take)
         follower.on_restart.append(self.finish)
 
     def _take(self, batch: list[Record]) -> None:
-        self._hand_on([_Waits(record, beside=False) for record in batch])
+        self._hand_on([_Waits(record, of_progress=False) for record in batch])
 
     def _hand_on(self, batch: list[_Waits]) -> None:
         for channel in self._channels.values():
@@ -340,12 +341,12 @@ class EventStreams:
     async def _follow_progress(self) -> None:
         progress = self._both.progress
         with contextlib.suppress(LogRefused, LogClosed):
-            self._beside = await progress.end()
-            async with aclosing(progress.read(after=self._beside, follow=True)) as batches:
+            self._progress_read = await progress.end()
+            async with aclosing(progress.read(after=self._progress_read, follow=True)) as batches:
                 async for batch in batches:
-                    self._beside = batch[-1].seq
-                    self._hand_on([_Waits(record, beside=True) for record in batch])
-        self._beside = None
+                    self._progress_read = batch[-1].seq
+                    self._hand_on([_Waits(record, of_progress=True) for record in batch])
+        self._progress_read = None
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -365,7 +366,7 @@ class EventStreams:
                 if len(waiting) > _MOST_WAITING:
                     self._drop(channel)
                     continue
-                size = sum(len(one.record.body) for one in waiting)
+                size = sum(len(waits.record.body) for waits in waiting)
                 frames, upto = await apart_if_large(4 * size, partial(channel.encode, waiting))
                 if self._channels.get(channel.wanted) is channel:
                     channel.publish(frames, upto)
@@ -404,19 +405,21 @@ class EventStreams:
     async def begin(self, text: Position | None) -> Position:
         """Return where a stream starts: at a position, or at the end.  Raises Missing for one beyond the log."""
         if text is None:
-            return Position(self._follower.seq, None, self._beside)
+            return Position(self._follower.seq, None, self._progress_read)
         if text.seq > self._follower.seq:
             end = await self._follower.log.end()
             if text.seq > end:
                 raise Missing(f"the log ends at {end}, before {text}", code="moment.after_end")
             await self._follower.reach(text.seq, self._limits.behind_s)
-        if self._beside is None:
+        if self._progress_read is None:
             return text
         if text.beside is None:
             time = await time_of(self._both, text.seq) if text.seq > await self._both.start() else 0
             with contextlib.suppress(LogRefused, LogUnavailable):
-                return replace(text, beside=min(self._beside, await self._both.progress.at_time(time)) if time else 0)
-        return replace(text, beside=min(self._beside, text.beside or 0))
+                return replace(
+                    text, beside=min(self._progress_read, await self._both.progress.at_time(time)) if time else 0
+                )
+        return replace(text, beside=min(self._progress_read, text.beside or 0))
 
     async def serve(self, stream: Stream, wanted: Filter, after: Position) -> None:
         """Write the events after a position, until the stream is over.  Raises ConnectionError, Unavailable, and what reading
@@ -429,22 +432,22 @@ class EventStreams:
             channel.readers.drop(stream)
 
     async def _channel(self, wanted: Filter) -> _Channel:
-        found = self._channels.get(wanted)
-        if found is None:
+        channel = self._channels.get(wanted)
+        if channel is None:
             if len(self._channels) >= _MOST_CHANNELS:
                 raise Unavailable("too many different filters are being followed", code="api.streams.too_many")
-            found = self._channels[wanted] = _Channel(wanted, self._beside)
+            channel = self._channels[wanted] = _Channel(wanted, self._progress_read)
             try:
                 # Records that arrive in between wait in its queue; those that the state includes are left out.
-                found.begin(
-                    await self._follower.look(found.know) if wanted.users or wanted.nodes else self._follower.seq
+                channel.begin(
+                    await self._follower.look(channel.know) if wanted.users or wanted.nodes else self._follower.seq
                 )
             except BaseException:
-                self._drop(found)
+                self._drop(channel)
                 raise
             self._news.set()
-        await found.begun.wait()
-        return found
+        await channel.begun.wait()
+        return channel
 
     async def _catch_up(self, stream: Stream, channel: _Channel, position: Position) -> None:
         while True:
@@ -462,7 +465,7 @@ class EventStreams:
                     stream.finish()  # It was dropped in between; the reader resumes.
                 channel.readers.add(stream)
                 return
-            await stream.write(one.body for one in frames)
+            await stream.write(made.body for made in frames)
             position = frames[-1].reached
 
     async def _write_from_log(self, stream: Stream, wanted: Filter, after: Position, upto: Position) -> None:
@@ -474,9 +477,9 @@ class EventStreams:
         reached, piece = after, list[tuple[Position, Logged]]()
         async with aclosing(tail.events()) as events:
             async for event in events:
-                beside = event.position.beside
-                if beside is not None:
-                    reached = replace(reached, beside=beside)
+                progress = event.position.beside
+                if progress is not None:
+                    reached = replace(reached, beside=progress)
                 else:
                     reached = replace(event.position, beside=reached.beside)
                 piece.append((reached, event))
@@ -492,15 +495,15 @@ def _is_behind(channel: Position, reader: Position) -> bool:
 
 
 def _frames(events: Sequence[tuple[Position, Logged]]) -> list[bytes]:
-    return [frame(str(reached), "event", encoded(one)) for reached, one in events]
+    return [frame(str(reached), "event", encoded(event)) for reached, event in events]
 
 
 # --- changes of the view ----------------------------------------------------------------------------------------------
 
 _VIEW_PAUSE_S = 0.1
-"""Between two changes, at least; four times as long as one takes to compute if that is longer, at most `_VIEW_LONGEST_S`: a
-single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows.  A page shows
-a resize within a second of its event, even if a change takes a fifth of a second to compute."""
+"""Least seconds between two changes; four times as long as one takes to compute if that is longer, at most `_VIEW_LONGEST_S`:
+a single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows.  A page
+shows a resize within a second of its event, even if a change takes a fifth of a second to compute."""
 _VIEW_LONGEST_S = 0.35
 _MOST_VIEW_FRAMES = 2000
 _VIEW_FRAMES_ROOM = 16 << 20
@@ -528,9 +531,9 @@ class ViewStream:
         """Streams, among them those that catch up."""
         self._changes: Changes | None = None
         self._upto = 0
-        """In the state's thread: the sequence of the last change."""
+        """Sequence of the last change; belongs to the state's thread."""
         self._outbox: deque[_ViewFrame] = deque()
-        """From the state's thread to the loop, in order."""
+        """Frames on the way from the state's thread to the loop, in order."""
         self._frames: deque[_ViewFrame] = deque()
         self._bytes = 0
         self._floor = 0
@@ -582,11 +585,11 @@ class ViewStream:
     def publish(self) -> None:
         """Hand on the changes that were taken."""
         while self._outbox:
-            one = self._outbox.popleft()
-            self._frames.append(one)
-            self._bytes += len(one.body)
-            self._position = one.upto
-            self._readers.push(one.body)
+            change = self._outbox.popleft()
+            self._frames.append(change)
+            self._bytes += len(change.body)
+            self._position = change.upto
+            self._readers.push(change.body)
         while len(self._frames) > _MOST_VIEW_FRAMES or self._bytes > _VIEW_FRAMES_ROOM:
             gone = self._frames.popleft()
             self._bytes -= len(gone.body)
@@ -630,11 +633,11 @@ class ViewStream:
                 position = self._position
                 await stream.write([_reset(position)])
                 continue
-            waiting = [one for one in self._frames if one.upto > position]
+            waiting = [change for change in self._frames if change.upto > position]
             if not waiting:
                 self._readers.add(stream)
                 return
-            await stream.write(_from(one, position) for one in waiting)
+            await stream.write(_from(change, position) for change in waiting)
             position = waiting[-1].upto
 
 
@@ -642,12 +645,12 @@ def _reset(position: int) -> bytes:
     return frame(str(position), "reset", msgspec.json.encode({"position": str(position)}))
 
 
-def _from(one: _ViewFrame, position: int) -> bytes:
+def _from(made: _ViewFrame, position: int) -> bytes:
     """Return a change for a reader that has seen a part of its records."""
-    if one.begin >= position:
-        return one.body
-    records = [record for record in one.change.records if parse(record.position).seq > position]
+    if made.begin >= position:
+        return made.body
+    records = [record for record in made.change.records if parse(record.position).seq > position]
     # What is left out is earlier than all that is listed: a reader that has seen some of these misses none of it.
-    more = one.change.more_records if len(records) == len(one.change.records) else 0
-    change = msgspec.structs.replace(one.change, records=records, more_records=more)
+    more = made.change.more_records if len(records) == len(made.change.records) else 0
+    change = msgspec.structs.replace(made.change, records=records, more_records=more)
     return frame(change.position, "change", msgspec.json.encode(change))

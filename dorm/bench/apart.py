@@ -39,12 +39,12 @@ def items_of(works: Sequence[tuple[Callable[..., Iterable[Item]], tuple[Any, ...
     running: dict[Connection, SpawnProcess] = {}
     try:
         for function, arguments in works:
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_send_all, args=(theirs, function, arguments), daemon=True)
+            receiving, sending = context.Pipe(duplex=False)
+            process = context.Process(target=_send_all, args=(sending, function, arguments), daemon=True)
             with _no_interrupt():
                 process.start()
-            theirs.close()
-            running[ours] = process
+            sending.close()
+            running[receiving] = process
         while running:
             for ready in connection.wait(list(running)):
                 assert isinstance(ready, connection.Connection)
@@ -57,10 +57,10 @@ def items_of(works: Sequence[tuple[Callable[..., Iterable[Item]], tuple[Any, ...
                 else:
                     yield item
     finally:
-        for ours, process in running.items():
+        for receiving, process in running.items():
             process.terminate()
             process.join()
-            ours.close()
+            receiving.close()
 
 
 def _next(ready: Connection, process: SpawnProcess) -> Any:

@@ -25,7 +25,7 @@ from events.kinds import Round
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from dorm.core.state import App
     from events.kinds import Event
     from events.log.interface import ReadableLog
@@ -36,13 +36,13 @@ Wanted = Literal["auto", "process", "docker", "both"]
 
 NODES = 3
 CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
-"""Of each node, as in the demo."""
+"""Capacity of each node, as in the demo."""
 _START_S = 60.0
 _LOWEST_PORT, _PORTS = 21_000, 300
 """Apps listen on random ports here, so a bench does not conflict with `dorm up` or another bench."""
 
 
-async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[RuntimeName]:
+async def runtimes(wanted: Wanted, docker_url: str | None, progress: Progress) -> list[RuntimeName]:
     """Return the runtimes to measure, with Docker's image built; `auto` is processes, and Docker if an engine answers. Raises
     BenchError, EngineError."""
     if wanted == "process":
@@ -51,12 +51,12 @@ async def runtimes(wanted: Wanted, docker_url: str | None, tell: Tell) -> list[R
         choice = await choose_runtime("docker", docker_url)
     except EngineError:
         if wanted == "auto":
-            tell("no Docker engine answers: no figures of Docker")
+            progress("no Docker engine answers: no figures of Docker")
             return ["process"]
         raise
-    tell(f"{choice.note}: looking for the sample apps' image")
+    progress(f"{choice.note}: looking for the sample apps' image")
     try:
-        await ensure_samples_image(docker_url, progress=tell)
+        await ensure_samples_image(docker_url, progress=progress)
     except ImageUnavailable as error:
         raise BenchError(
             f"Docker can't be measured ({error}); leave it out with --runtime process", code="docker.unavailable"
@@ -146,10 +146,10 @@ class Watch:
 
     def app(self, name: str) -> App:
         """Return an app by name or id.  Raises BenchError."""
-        found = self.state.find_app(name)
-        if found is None:
+        known = self.state.find_app(name)
+        if known is None:
             raise BenchError(f"the app {name} is not on the log", code="app.not_found")
-        return found
+        return known
 
     async def aclose(self) -> None:
         await self._records.aclose()

@@ -30,18 +30,18 @@ from events.kinds import Unknown, Unreadable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from events.log.records import Record
 
 GOAL = ">= 700000"
 
 
-def bench_codec(*, events: int, passes: int, tell: Tell, log: Sequence[Record] | None = None) -> Report:
+def bench_codec(*, events: int, passes: int, progress: Progress, log: Sequence[Record] | None = None) -> Report:
     """Measure about `events` records in each pass.  `log` replaces the demo's: all of it, from sequence 1.
     Raises BenchError if it holds records that this build can't read, because their cost differs."""
     machine = this_machine()
     if log is None:
-        tell("writing the demo's log")
+        progress("writing the demo's log")
     source = "the demo's log, in virtual time" if log is None else "a given log"
     records = demo_log() if log is None else list(log)
     if not records:
@@ -51,7 +51,7 @@ def bench_codec(*, events: int, passes: int, tell: Tell, log: Sequence[Record] |
     if mix.keys() & {Unknown.__name__, Unreadable.__name__}:
         raise BenchError("the log holds records that this build can't read", code="log.unreadable")
     copies = [_copy(records) for _ in range(max(1, round(events / len(records))))]
-    times = _measure(copies, decoded, passes, tell)
+    times = _measure(copies, decoded, passes, progress)
     per_event = {name: [1e6 * seconds / (len(copies) * len(records)) for seconds in times[name]] for name in times}
     return Report(
         bench="codec",
@@ -98,7 +98,7 @@ def _copy(records: Sequence[Record]) -> list[Record]:
 
 
 def _measure(
-    copies: Sequence[Sequence[Record]], decoded: Sequence[Any], passes: int, tell: Tell
+    copies: Sequence[Sequence[Record]], decoded: Sequence[Any], passes: int, progress: Progress
 ) -> dict[str, list[float]]:
     """Return CPU seconds of each pass over all copies.  Passes take turns, so a disturbance affects all alike."""
     works: dict[str, Callable[[], None]] = {
@@ -110,7 +110,7 @@ def _measure(
     _check(copies[0], decoded)
     times: dict[str, list[float]] = {name: [] for name in works}
     for number in range(passes):
-        tell(f"pass {number + 1} of {passes}")
+        progress(f"pass {number + 1} of {passes}")
         for name, work in works.items():
             began = time.thread_time()
             work()

@@ -65,7 +65,7 @@ class _Demo:
         self._steps: dict[str, float] = {}
         self.arrivals = list(_APPS)
 
-    def say(self, event: k.Event, who: str) -> None:
+    def append(self, event: k.Event, who: str) -> None:
         self._now += 2 * _MS
         name = type(event).__name__
         subject = subjects.rounds(_CLUSTER) if isinstance(event, k.Round) else subjects.fact(_CLUSTER, name, who)
@@ -76,12 +76,12 @@ class _Demo:
         self._leader.folded(self._now)
 
     def elect(self) -> None:
-        self.say(self._leader.elect(self._now).round, _MASTER)
+        self.append(self._leader.elect(self._now).round, _MASTER)
         self._leader.elected(self._now, dirty_at=self._now)
 
     def join(self, index: int) -> None:
         node, first = f"node-{index + 1}", 20_000 + 333 * index
-        self.say(
+        self.append(
             k.NodeJoined(node=node, address="127.0.0.1", capacity=_CAPACITY, ports=(first, first + 332), build="dorm"),
             node,
         )
@@ -91,7 +91,7 @@ class _Demo:
         while self.arrivals and self.arrivals[0][1] <= now:
             file, _ = self.arrivals.pop(0)
             spec = load_spec(Path(__file__).parents[2] / "compose" / "apps" / file)
-            self.say(k.AppSubmitted(spec=msgspec.to_builtins(spec)), "demo")
+            self.append(k.AppSubmitted(spec=msgspec.to_builtins(spec)), "demo")
         self._master()
         for app in list(self.state.live_apps()):
             if app.settled and app.current is not None:
@@ -104,10 +104,10 @@ class _Demo:
         """Publish rounds until nothing more follows, without quiet time."""
         settle(self._leader, lambda: Moment(self._now, self._now + _LATER), self._publish)
 
-    def _publish(self, said: Publish) -> None:
+    def _publish(self, effect: Publish) -> None:
         """Fold a round, and let agents act on it at once."""
-        self.say(said.round, _MASTER)
-        for fact in said.round.events:
+        self.append(effect.round, _MASTER)
+        for fact in effect.round.events:
             if isinstance(fact, k.Resized):
                 for change in fact.changes:
                     self._stop_previous(self.state.apps[change.app])
@@ -119,9 +119,9 @@ class _Demo:
     def _fact(self, kind: type[Any], app: App, generation: Generation, slot: int, **fields: Any) -> None:
         node = generation.containers[slot].node
         of_container = {"slot": slot, "node": node} if kind in (k.ContainerStarted, k.ContainerExited) else {}
-        words = {"ContainerStarted": "started", "ContainerExited": "exited"}
-        word = words.get(kind.__name__) or f"{kind.__name__}.{fields['step']}.{self._now}"
-        self.say(
+        states = {"ContainerStarted": "started", "ContainerExited": "exited"}
+        word = states.get(kind.__name__) or f"{kind.__name__}.{fields['step']}.{self._now}"
+        self.append(
             kind(
                 id=f"{node}.{app.id}-{generation.number}-{slot}.{word}",
                 app=app.id,
@@ -141,14 +141,14 @@ class _Demo:
         for generation in [g for n, g in app.generations.items() if n < app.generation and not g.ended]:
             self._progress(app, generation)
             self._fact(k.AppCheckpointed, app, generation, min(generation.containers), step=int(self._steps[app.id]))
-            self._exit_all(app, generation, code=75, asked=True)
+            self._exit_all(app, generation, code=75, stop_requested=True)
 
-    def _exit_all(self, app: App, generation: Generation, *, code: int, asked: bool) -> None:
+    def _exit_all(self, app: App, generation: Generation, *, code: int, stop_requested: bool) -> None:
         for slot in sorted(generation.containers):
             started = generation.containers[slot].started_at
             self._fact(
                 k.ContainerExited, app, generation, slot,
-                exit_code=code, asked=asked, started_at=started, exited_at=self._now - _MS,
+                exit_code=code, asked=stop_requested, started_at=started, exited_at=self._now - _MS,
             )  # fmt: skip
 
     def _progress(self, app: App, generation: Generation) -> None:
@@ -171,7 +171,7 @@ class _Demo:
             step = int(after if after == last else after // _CHECKPOINT_EVERY * _CHECKPOINT_EVERY)
             self._fact(k.AppCheckpointed, app, generation, min(generation.containers), step=step)
         if after == last:
-            self._exit_all(app, generation, code=0, asked=False)
+            self._exit_all(app, generation, code=0, stop_requested=False)
 
 
 def _option(app: App, name: str) -> float:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from dorm.bench.cluster import RuntimeName, Wanted
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
     from dorm.core.state import State
     from dorm.local.cluster import LocalCluster
     from events.kinds import Event
@@ -50,15 +50,15 @@ _NOT_COUNTED = 3
 """Rounds before measuring, while caches fill."""
 
 
-async def bench_exec(*, runs: int, commands: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Report:
+async def bench_exec(*, runs: int, commands: int, wanted: Wanted, docker_url: str | None, progress: Progress) -> Report:
     """Measure `runs` sessions for each runtime, and in the first rounds `commands` times the command line.  Raises BenchError
     and what a cluster raises that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
-    measured = await runtimes(wanted, docker_url, tell)
+    measured = await runtimes(wanted, docker_url, progress)
     for runtime in measured:
         async with bench_cluster(runtime, docker_url) as cluster, _direct(runtime, docker_url, cluster) as direct:
-            work = _measure(cluster, direct, runtime, runs, commands, tell)
+            work = _measure(cluster, direct, runtime, runs, commands, progress)
             for name, seconds in (await attended(cluster, work)).items():
                 for percent in (50, 99):
                     figures[f"{runtime}_{name}_p{percent}_s"] = figure(percentile(seconds, percent), "s")
@@ -84,7 +84,7 @@ async def _measure(
     runtime: RuntimeName,
     runs: int,
     commands: int,
-    tell: Tell,
+    progress: Progress,
 ) -> dict[str, list[float]]:
     """Return seconds by kind of measurement."""
     await _started(cluster)
@@ -96,19 +96,19 @@ async def _measure(
     for _ in range(_NOT_COUNTED):
         await direct()
         await session()
-    found: dict[str, list[float]] = {"direct": [], "exec": []}
+    times: dict[str, list[float]] = {"direct": [], "exec": []}
     for number in range(runs):
         if number % 20 == 0:
-            tell(f"{runtime}: session {number + 1} of {runs}")
-        found["direct"].append(await _timed(direct))
-        found["exec"].append(await _timed(session))
+            progress(f"{runtime}: session {number + 1} of {runs}")
+        times["direct"].append(await _timed(direct))
+        times["exec"].append(await _timed(session))
     for number in range(commands):
-        tell(f"{runtime}: command {number + 1} of {commands}")
-        found.setdefault("python", []).append(await _timed(lambda: _child((sys.executable, "-c", "pass"), env)))
-        found.setdefault("command", []).append(
+        progress(f"{runtime}: command {number + 1} of {commands}")
+        times.setdefault("python", []).append(await _timed(lambda: _child((sys.executable, "-c", "pass"), env)))
+        times.setdefault("command", []).append(
             await _timed(lambda: _child((*_DORM, "exec", "-n", _APP, "--", _COMMAND), env))
         )
-    return found
+    return times
 
 
 async def _started(cluster: LocalCluster) -> None:
@@ -150,14 +150,14 @@ async def _child(command: tuple[str, ...], env: dict[str, str] | None = None) ->
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, said = await process.communicate()
+        _, output = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
         raise BenchError(
-            f"`{' '.join(command[-4:])}` failed: {said.decode(errors='replace').strip()[-300:]}",
+            f"`{' '.join(command[-4:])}` failed: {output.decode(errors='replace').strip()[-300:]}",
             code="bench.wrong_answer",
         )
 
@@ -176,7 +176,9 @@ async def _direct(
 
     async def run() -> None:
         if not known:
-            known.extend(one["Id"] for one in await engine.list((f"{LABEL_CLUSTER}={cluster.options.cluster}",)))
+            known.extend(
+                summary["Id"] for summary in await engine.list((f"{LABEL_CLUSTER}={cluster.options.cluster}",))
+            )
         exec_id = await engine.exec_create(known[0], (_COMMAND,))
         ended, _ = await engine.exec_start(exec_id, _LONGEST_S, 0)
         if not ended or (await engine.exec_inspect(exec_id))["ExitCode"]:

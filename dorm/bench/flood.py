@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from dorm.bench.api.processes import Running
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
     from events.log.records import Record
 
 _USER = "flood"
@@ -61,7 +61,7 @@ _LONGEST_S = 1200.0
 _ANSWER_S = 300.0
 
 
-async def bench_flood(*, submissions: int, masters: int, cores: int | None, tell: Tell) -> Report:
+async def bench_flood(*, submissions: int, masters: int, cores: int | None, progress: Progress) -> Report:
     """Flood a cluster of `masters` masters and no nodes.  With `cores`, this process and all that it starts use no more of
     them.  Raises BenchError, EmbeddedError and what a log raises.  Nothing of the cluster is left."""
     if cores is not None:
@@ -80,7 +80,7 @@ async def bench_flood(*, submissions: int, masters: int, cores: int | None, tell
                 running.append(await stack.enter_async_context(master(folder, server.url)))
             measured = _Measured(connection, server, running)
             await measured.led()
-            figures = await measured.flood(submissions, tell)
+            figures = await measured.flood(submissions, progress)
     finally:
         await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
     return Report(
@@ -128,13 +128,13 @@ class _Measured:
         except TimeoutError:
             raise BenchError(f"no master led after {_LED_S:g} s", code="bench.too_slow") from None
 
-    async def flood(self, submissions: int, tell: Tell) -> dict[str, Figure]:
+    async def flood(self, submissions: int, progress: Progress) -> dict[str, Figure]:
         before = self._cpu_s()
         began, first = time.monotonic(), self._elections
         async with _gaps(self._server.url) as gaps, _flooding(self._server.url, submissions) as flooder:
             honest = asyncio.create_task(self._submit_honestly())
             try:
-                await self._until_answered(submissions, flooder, tell)
+                await self._until_answered(submissions, flooder, progress)
             finally:
                 honest.cancel()
                 await asyncio.wait([honest])
@@ -153,9 +153,9 @@ class _Measured:
         }
 
     def _cpu_s(self) -> dict[str, float]:
-        return {"server": self._server.cpu_s(), "masters": sum(one.cpu_s() for one in self._masters)}
+        return {"server": self._server.cpu_s(), "masters": sum(master.cpu_s() for master in self._masters)}
 
-    async def _until_answered(self, submissions: int, flooder: asyncio.subprocess.Process, tell: Tell) -> None:
+    async def _until_answered(self, submissions: int, flooder: asyncio.subprocess.Process, progress: Progress) -> None:
         try:
             async with asyncio.timeout(_LONGEST_S):
                 async with contextlib.aclosing(
@@ -163,7 +163,7 @@ class _Measured:
                 ) as records:
                     async for batch in records:
                         self._take(batch)
-                        tell(f"{len(self._flooded):,} of {submissions:,} submissions are stored")
+                        progress(f"{len(self._flooded):,} of {submissions:,} submissions are stored")
                         if flooder.returncode:
                             raise BenchError("the flood ended by itself", code="bench.process_ended")
                         if len(self._flooded) >= submissions and not self._state.submissions:

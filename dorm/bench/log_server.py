@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from dorm.bench.long_log import Stretch
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
 _CLUSTER = "bench"
 _WINDOW = 512
@@ -36,26 +36,26 @@ class Server(NamedTuple):
     """Measurements on the server."""
 
     cpu_s: float
-    """Of this process (the server's own is not counted), the best pass over all records."""
+    """CPU time of this process (the server's own is not counted) in the best pass over all records."""
     wall_s: float
     restart_s: float
     """Wall time from a new connection to the state at the log's end: the newest snapshot, and the records after it."""
     tail: int
     """Number of those records."""
     bytes_per_record: float
-    """On the server's disk."""
+    """Bytes of a record on the server's disk."""
 
 
-async def bench_server(one: Stretch, records: int, passes: int, tell: Tell) -> Server:
+async def bench_server(played: Stretch, records: int, passes: int, progress: Progress) -> Server:
     """Measure a server.  Raises BenchError, EmbeddedError, and what a log raises."""
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
         server = EmbeddedServer(Path(folder), synced=False)
         await server.start()
         try:
             async with _log(server, create=True) as connection:
-                await fill(connection, one, records, tell)
+                await fill(connection, played, records, progress)
                 await keep_snapshots(connection, records)
-            times = [await _fold(server, records, f"{number + 1} of {passes}", tell) for number in range(passes)]
+            times = [await _fold(server, records, f"{number + 1} of {passes}", progress) for number in range(passes)]
             restart_s, tail = await _restart(server, records)
             used = await asyncio.to_thread(_blocks, Path(folder))
         finally:
@@ -77,17 +77,17 @@ async def _log(server: EmbeddedServer, *, create: bool = False) -> AsyncIterator
         await connection.close()
 
 
-async def fill(connection: Connection, one: Stretch, records: int, tell: Tell) -> None:
+async def fill(connection: Connection, played: Stretch, records: int, progress: Progress) -> None:
     """Append through the log itself, so records are stored like a cluster's."""
     log, done = connection.log, 0
-    for batch in records_of(one, records):
+    for batch in records_of(played, records):
         for begin in range(0, len(batch), _WINDOW):
             window = batch[begin : begin + _WINDOW]
             async with asyncio.TaskGroup() as group:
                 for record in window:
                     group.create_task(log.append(record.subject, record.body, msg_id=record.msg_id, timeout=30.0))
             done += len(window)
-            tell(f"filling a server's log, {done:,} of {records:,}")
+            progress(f"filling a server's log, {done:,} of {records:,}")
 
 
 async def keep_snapshots(connection: Connection, records: int) -> None:
@@ -101,9 +101,9 @@ async def keep_snapshots(connection: Connection, records: int) -> None:
             fold(state, batch[max(0, state.seq - batch[0].seq + 1) :], records)
 
 
-async def _fold(server: EmbeddedServer, records: int, which: str, tell: Tell) -> tuple[float, float]:
+async def _fold(server: EmbeddedServer, records: int, which: str, progress: Progress) -> tuple[float, float]:
     """Return CPU and wall seconds from a new connection to the log's end, from its first record on."""
-    tell(f"folding from a server, pass {which}")
+    progress(f"folding from a server, pass {which}")
     wall, cpu = time.perf_counter(), time.process_time()
     state = State()
     async with _log(server) as connection:
@@ -119,8 +119,8 @@ async def _fold(server: EmbeddedServer, records: int, which: str, tell: Tell) ->
 async def _restart(server: EmbeddedServer, records: int) -> tuple[float, int]:
     began = time.perf_counter()
     async with _log(server) as connection:
-        found = await newest(connection.log)
-        state = found[1] if found else State()
+        snapshot = await newest(connection.log)
+        state = snapshot[1] if snapshot else State()
         begin = state.seq
         await fold_on(connection.log, state, await connection.log.end())
     return time.perf_counter() - began, records - begin

@@ -55,7 +55,7 @@ class Stretch(msgspec.Struct, frozen=True):
     """A prologue (the master's election, the nodes) and what can be repeated after it."""
 
     begin: list[Record]
-    told: list[Record]
+    repeated: list[Record]
     span: int
     """Nanoseconds from one repetition to the next."""
 
@@ -65,30 +65,30 @@ def stretch(records: int = STRETCH, *, seed: int = 0) -> Stretch:
     world = _World(random.Random(seed))
     begin = world.begin()
     world.play(records)
-    told = world.records[begin:]
-    return Stretch(world.records[:begin], told, 60 * _S + world.now - world.records[begin].time)
+    repeated = world.records[begin:]
+    return Stretch(world.records[:begin], repeated, 60 * _S + world.now - world.records[begin].time)
 
 
-def records_of(one: Stretch, most: int) -> Iterator[list[Record]]:
+def records_of(played: Stretch, most: int) -> Iterator[list[Record]]:
     """Yield `most` records of the history, in batches."""
     if most > 0:
-        yield one.begin[:most]
-    left = most - len(one.begin)
-    telling = _Telling(one)
+        yield played.begin[:most]
+    left = most - len(played.begin)
+    repetition = _Repetition(played)
     for number in count():
         if left <= 0:
             return
-        batch = one.told if number == 0 else telling.again(number, left)
+        batch = played.repeated if number == 0 else repetition.again(number, left)
         yield batch[:left]
         left -= len(batch)
 
 
-class _Telling:
+class _Repetition:
     """A stretch as maps, for repetition with other ids, times and sequences."""
 
-    def __init__(self, one: Stretch) -> None:
-        self._stretch = one
-        events = [decode(record) for record in one.told]
+    def __init__(self, played: Stretch) -> None:
+        self._stretch = played
+        events = [decode(record) for record in played.repeated]
         self._apps = {
             app_id(event.spec["name"], event.id): (event.spec["name"], event.id)
             for event in events
@@ -100,11 +100,11 @@ class _Telling:
 
     def again(self, number: int, most: int) -> list[Record]:
         """Return the first records of the stretch's repetition `number`."""
-        shift, offset = number * self._stretch.span, number * len(self._stretch.told)
+        shift, offset = number * self._stretch.span, number * len(self._stretch.repeated)
         names = {old: app_id(name, f"{submission}.{number}") for old, (name, submission) in self._apps.items()}
         names |= {submission: f"{submission}.{number}" for _, submission in self._apps.values()}
         made = []
-        for record, template in zip(self._stretch.told[:most], self._templates, strict=False):
+        for record, template in zip(self._stretch.repeated[:most], self._templates, strict=False):
             if isinstance(template, k.AppProgressed):
                 identity, body = _progress_again(template, names[template.app], shift)
             else:
@@ -178,9 +178,9 @@ class _World:
         while self._due:
             at, _, act = heapq.heappop(self._due)
             self.now = max(self.now, at)
-            dirty, asked = self.state.dirty_seq, len(self.state.submissions)
+            dirty, submissions = self.state.dirty_seq, len(self.state.submissions)
             act()
-            if (self.state.dirty_seq, len(self.state.submissions)) != (dirty, asked):
+            if (self.state.dirty_seq, len(self.state.submissions)) != (dirty, submissions):
                 self._master()
 
     @property
@@ -190,7 +190,7 @@ class _World:
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._due, (self.now + int(seconds * _S), next(self._order), act))
 
-    def _say(self, event: k.Event, who: str, identity: str) -> None:
+    def _append(self, event: k.Event, who: str, identity: str) -> None:
         name = type(event).__name__
         subject = subjects.rounds(_CLUSTER) if isinstance(event, k.Round) else subjects.fact(_CLUSTER, name, who)
         whole = msgspec.structs.replace(event, id=identity, at=self.now, by=who)
@@ -214,7 +214,7 @@ class _World:
             "n_min": n_min, "n_max": n_min * chance.randint(2, 6), "weight": chance.choice((1, 1, 2)), "user": user,
             "command": command, "resume": [*command, "--resume"], "retries": {"limit": 5, "backoff": "2s"},
         }  # fmt: skip
-        self._say(k.AppSubmitted(spec=spec), user, f"{user}.{self._arrived:08d}")
+        self._append(k.AppSubmitted(spec=spec), user, f"{user}.{self._arrived:08d}")
         self._later(chance.expovariate(LIVE_APPS / _RUN_S), self._arrive)
 
     def _join(self, node: str) -> None:
@@ -223,7 +223,7 @@ class _World:
             node=node, address=f"10.0.0.{node.removeprefix('node-')}", capacity=_CAPACITY, ports=(first, first + 999),
             build="dorm",
         )  # fmt: skip
-        self._say(joined, node, f"{node}.joined.{self.now}")
+        self._append(joined, node, f"{node}.joined.{self.now}")
 
     def _disturb(self) -> None:
         """Disturb a node, and another one a quarter of an hour later."""
@@ -235,10 +235,10 @@ class _World:
             self._later(16.0, self._conclude)
             self._later(45.0, lambda: self._hear(node))
         elif what == "drained":
-            self._say(k.NodeDrainRequested(node=node), "operator", f"operator.{self.now}")
+            self._append(k.NodeDrainRequested(node=node), "operator", f"operator.{self.now}")
             self._later(200.0, lambda: self._undrain(node))
         else:
-            self._say(k.NodeLeft(node=node), node, f"{node}.left.{self.now}")
+            self._append(k.NodeLeft(node=node), node, f"{node}.left.{self.now}")
             self._later(60.0, lambda: self._join(node))
         self._later(900.0, self._disturb)
 
@@ -247,7 +247,7 @@ class _World:
         self._conclude()
 
     def _undrain(self, node: str) -> None:
-        self._say(k.NodeDrainRequested(node=node, drain=False), "operator", f"operator.{self.now}")
+        self._append(k.NodeDrainRequested(node=node, drain=False), "operator", f"operator.{self.now}")
 
     # --- the master -----------------------------------------------------------------------------------------------------
 
@@ -256,10 +256,10 @@ class _World:
         if facts := conclude(self.state, heard, self.now):
             self._publish(self._leader.round(facts, self.now))
 
-    def _publish(self, said: Publish) -> None:
-        self._say(said.round, _MASTER, f"{_MASTER}.{said.round.epoch}.{said.round.basis}")
-        for fact in said.round.events:
-            self._obey(fact)
+    def _publish(self, effect: Publish) -> None:
+        self._append(effect.round, _MASTER, f"{_MASTER}.{effect.round.epoch}.{effect.round.basis}")
+        for fact in effect.round.events:
+            self._react(fact)
 
     def _master(self) -> None:
         """Publish all that follows now; an allocation comes once the log has been quiet."""
@@ -279,7 +279,7 @@ class _World:
         self._waking = 0
         self._master()
 
-    def _obey(self, fact: Any) -> None:
+    def _react(self, fact: Any) -> None:
         """Schedule the agents' reactions to a fact."""
         if isinstance(fact, k.Resized):
             for change in fact.changes:
@@ -287,87 +287,87 @@ class _World:
         elif isinstance(fact, k.GenerationReleased):
             self._later(0.3, lambda: self._start(fact.app, fact.generation))
         elif isinstance(fact, k.GenerationFailed | k.AppFailed):
-            self._later(0.5, lambda: self._exit_all(fact.app, fact.generation, code=143, asked=True))
+            self._later(0.5, lambda: self._exit_all(fact.app, fact.generation, code=143, stop_requested=True))
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
     def _partition(self, app: str, number: int) -> tuple[App, Generation] | None:
-        found = self.state.apps.get(app)
-        generation = found.generations.get(number) if found else None
-        return None if found is None or generation is None else (found, generation)
+        known = self.state.apps.get(app)
+        generation = known.generations.get(number) if known else None
+        return None if known is None or generation is None else (known, generation)
 
     def _fact(self, event: Any, node: str, slot: int, word: str) -> None:
-        self._say(event, node, f"{node}.{event.app}-{event.generation}-{slot}.{word}")
+        self._append(event, node, f"{node}.{event.app}-{event.generation}-{slot}.{word}")
 
     def _start(self, app: str, number: int) -> None:
-        if (found := self._partition(app, number)) is None:
+        if (partition := self._partition(app, number)) is None:
             return
-        for slot, container in sorted(found[1].containers.items()):
+        for slot, container in sorted(partition[1].containers.items()):
             if container.state == "desired":
                 started = k.ContainerStarted(
                     app=app, generation=number, slot=slot, node=container.node, started_at=self.now
                 )
                 self._fact(started, container.node, slot, "started")
-        self._steps[app] = float(found[0].step)
+        self._steps[app] = float(partition[0].step)
         self._lengths.setdefault(app, self._chance.randint(2000, 40_000))
         self._saved_at[app] = self.now
         self._later(PROGRESS_S, lambda: self._train(app, number))
 
     def _train(self, app: str, number: int) -> None:
         """Let it train for five seconds."""
-        found = self._partition(app, number)
-        if found is None or not found[0].settled or found[0].generation != number:
+        partition = self._partition(app, number)
+        if partition is None or not partition[0].settled or partition[0].generation != number:
             return
         if self._chance.random() < _FAILS:
-            self._exit(app, number, min(found[1].containers), code=1, asked=False)
+            self._exit(app, number, min(partition[1].containers), code=1, stop_requested=False)
             return
-        speed = 40 / _RUN_S * self._lengths[app] / len(found[1].containers) ** 0.2 / 40
+        speed = 40 / _RUN_S * self._lengths[app] / len(partition[1].containers) ** 0.2 / 40
         self._steps[app] = min(self._lengths[app], self._steps[app] + speed * PROGRESS_S)
-        self._progress(app, found[1])
+        self._progress(app, partition[1])
         done = self._steps[app] >= self._lengths[app]
         if done or self.now - self._saved_at[app] >= CHECKPOINT_S * _S:
-            self._save(app, found[1])
+            self._save(app, partition[1])
         if done:
-            self._exit_all(app, number, code=0, asked=False)
+            self._exit_all(app, number, code=0, stop_requested=False)
         else:
             self._later(PROGRESS_S, lambda: self._train(app, number))
 
     def _progress(self, app: str, generation: Generation) -> None:
         node, step = generation.containers[min(generation.containers)].node, int(self._steps[app])
-        said = k.AppProgressed(
+        report = k.AppProgressed(
             app=app, generation=generation.number, step=step, loss=2.3025850929940455 / (1 + step / 400),
             samples_per_s=round(self._chance.uniform(900, 1000) * len(generation.containers), 1),
         )  # fmt: skip
-        self._fact(said, node, 0, f"AppProgressed.{step}.{self.now}")
+        self._fact(report, node, 0, f"AppProgressed.{step}.{self.now}")
 
     def _save(self, app: str, generation: Generation) -> None:
         node, step = generation.containers[min(generation.containers)].node, int(self._steps[app])
         self._saved_at[app] = self.now
-        said = k.AppCheckpointed(app=app, generation=generation.number, step=step)
-        self._fact(said, node, 0, f"AppCheckpointed.{step}.{self.now}")
+        report = k.AppCheckpointed(app=app, generation=generation.number, step=step)
+        self._fact(report, node, 0, f"AppCheckpointed.{step}.{self.now}")
 
     def _stop(self, app: str) -> None:
         """Stop everything but the latest generation: progress, a checkpoint, exit."""
-        found = self.state.apps.get(app)
-        for number, generation in list(found.generations.items()) if found else []:
-            if found and number < found.generation and not generation.ended:
+        known = self.state.apps.get(app)
+        for number, generation in list(known.generations.items()) if known else []:
+            if known and number < known.generation and not generation.ended:
                 if generation.running == len(generation.containers):
                     self._progress(app, generation)
                     self._save(app, generation)
-                self._exit_all(app, number, code=75, asked=True)
+                self._exit_all(app, number, code=75, stop_requested=True)
 
-    def _exit_all(self, app: str, number: int, *, code: int, asked: bool) -> None:
-        found = self._partition(app, number)
-        for slot in sorted(found[1].containers) if found else []:
-            self._exit(app, number, slot, code=code, asked=asked)
+    def _exit_all(self, app: str, number: int, *, code: int, stop_requested: bool) -> None:
+        partition = self._partition(app, number)
+        for slot in sorted(partition[1].containers) if partition else []:
+            self._exit(app, number, slot, code=code, stop_requested=stop_requested)
 
-    def _exit(self, app: str, number: int, slot: int, *, code: int, asked: bool) -> None:
-        found = self._partition(app, number)
-        container = found[1].containers[slot] if found else None
+    def _exit(self, app: str, number: int, slot: int, *, code: int, stop_requested: bool) -> None:
+        partition = self._partition(app, number)
+        container = partition[1].containers[slot] if partition else None
         if container is None or container.state == "exited":
             return
         exited = k.ContainerExited(
-            app=app, generation=number, slot=slot, node=container.node, exit_code=code, asked=asked,
+            app=app, generation=number, slot=slot, node=container.node, exit_code=code, asked=stop_requested,
             started_at=container.started_at, exited_at=self.now,
         )  # fmt: skip
         self._fact(exited, container.node, slot, "exited")

@@ -44,11 +44,11 @@ class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
     apps: int
     nodes: int
     page_frame_p95_ms: float
-    """Of one drawing of the grid or the lanes."""
+    """Time of one drawing of the grid or the lanes."""
     page_frame_max_ms: float
     frames: int
     page_load_s: float
-    """From the address to the first drawing, with the data of the whole cluster."""
+    """Time from the address to the first drawing, with the data of the whole cluster."""
     page_bytes: int
     """All files of the page, each in gzip."""
 
@@ -79,7 +79,7 @@ def large_cluster(apps: int, nodes: int, changes: int = 20) -> Recording:
         nodes=[
             NodeView(
                 id=f"node-{number:05}", labels={"rack": f"r{number * racks // nodes:03}"}, capacity=_CAPACITY,
-                used={kind: amount * sum(one.count for one in held[number]) for kind, amount in _DEMAND.items()},
+                used={kind: amount * sum(owner.count for owner in held[number]) for kind, amount in _DEMAND.items()},
                 state="up", containers=held[number],
             )
             for number in range(nodes)
@@ -191,5 +191,5 @@ async def _frames(tab: Any, count: int) -> list[float]:
     for step in range(1, 8):
         await tab.evaluate(f"location.hash = '#/cluster?at={step * 2}'")
         await tab.wait_for_timeout(150)
-    found: list[float] = await tab.evaluate("window.__frames")
-    return found
+    frames: list[float] = await tab.evaluate("window.__frames")
+    return frames

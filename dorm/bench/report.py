@@ -14,7 +14,7 @@ import psutil
 
 from dorm.bench import BenchError
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 """Called from time to time with a bench's progress in words."""
 
 _GOAL = r"^(>=|<=) -?[0-9]+(\.[0-9]+)?$"

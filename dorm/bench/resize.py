@@ -33,7 +33,7 @@ from events.kinds import AppProgressed
 
 if TYPE_CHECKING:
     from dorm.bench.cluster import RuntimeName, Wanted
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
     from dorm.core.state import State
     from dorm.local.cluster import LocalCluster
     from events.kinds import Event
@@ -62,15 +62,15 @@ class Sample(msgspec.Struct, frozen=True):
         return self.stop + self.wait + self.start
 
 
-async def bench_resize(*, runs: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Report:
+async def bench_resize(*, runs: int, wanted: Wanted, docker_url: str | None, progress: Progress) -> Report:
     """Run `runs` resizes for each runtime.  Raises BenchError and what a cluster raises that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
-    measured = await runtimes(wanted, docker_url, tell)
+    measured = await runtimes(wanted, docker_url, progress)
     spec = await asyncio.to_thread(endless)
     for runtime in measured:
         async with bench_cluster(runtime, docker_url) as cluster:
-            samples = await attended(cluster, _resize_all(cluster, spec, runtime, runs, tell))
+            samples = await attended(cluster, _resize_all(cluster, spec, runtime, runs, progress))
         figures |= _figures(runtime, samples)
     return Report(
         bench="resize",
@@ -112,16 +112,16 @@ def endless() -> AppSpec:
 
 
 async def _resize_all(
-    cluster: LocalCluster, spec: AppSpec, runtime: RuntimeName, runs: int, tell: Tell
+    cluster: LocalCluster, spec: AppSpec, runtime: RuntimeName, runs: int, progress: Progress
 ) -> list[Sample]:
     samples = []
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
-        tell(f"{runtime}: starting the app")
+        progress(f"{runtime}: starting the app")
         app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
         await _trains(watch, app.id, generation=1)
         for number in range(runs):
             size = SMALL if number % 2 == 0 else LARGE
-            tell(f"{runtime}: resize {number + 1} of {runs}, to {size} containers")
+            progress(f"{runtime}: resize {number + 1} of {runs}, to {size} containers")
             samples.append(await _resize_one(cluster, watch, app.id, size))
     return samples
 

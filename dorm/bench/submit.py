@@ -28,7 +28,7 @@ from dorm.bench.report import Report, figure, spread, this_machine
 
 if TYPE_CHECKING:
     from dorm.bench.cluster import RuntimeName, Wanted
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
     from dorm.core.state import App
     from dorm.local.cluster import LocalCluster
 
@@ -58,15 +58,15 @@ class Sample(msgspec.Struct, frozen=True):
         return self.accept + self.decide + self.release + self.start
 
 
-async def bench_submit(*, apps: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Report:
+async def bench_submit(*, apps: int, wanted: Wanted, docker_url: str | None, progress: Progress) -> Report:
     """Measure `apps` submissions for each runtime.  Raises BenchError and what a cluster raises that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
     quiet_s = 0.0
-    measured = await runtimes(wanted, docker_url, tell)
+    measured = await runtimes(wanted, docker_url, progress)
     for runtime in measured:
         async with bench_cluster(runtime, docker_url) as cluster:
-            quiet_s, samples = await attended(cluster, _submit_all(cluster, runtime, apps, tell))
+            quiet_s, samples = await attended(cluster, _submit_all(cluster, runtime, apps, progress))
         figures |= _figures(runtime, samples, quiet_s)
     return Report(
         bench="submit",
@@ -95,14 +95,16 @@ def _figures(runtime: str, samples: list[Sample], quiet_s: float) -> dict[str, F
     return figures
 
 
-async def _submit_all(cluster: LocalCluster, runtime: RuntimeName, apps: int, tell: Tell) -> tuple[float, list[Sample]]:
+async def _submit_all(
+    cluster: LocalCluster, runtime: RuntimeName, apps: int, progress: Progress
+) -> tuple[float, list[Sample]]:
     """Return the quiet time in seconds, and a sample of each app."""
     samples = []
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
-        tell(f"{runtime}: warming up")
+        progress(f"{runtime}: warming up")
         await submit_one(cluster, watch, "bench-warm-up")
         for number in range(apps):
-            tell(f"{runtime}: app {number + 1} of {apps}")
+            progress(f"{runtime}: app {number + 1} of {apps}")
             samples.append(await submit_one(cluster, watch, f"bench-{number}"))
             quiet_s = watch.state.settings.quiet_ms / 1000
             await asyncio.sleep(2 * quiet_s)

@@ -214,13 +214,13 @@ async def agent(
     root = (data or home() / "nodes" / node).absolute()
     shared = (checkpoints or home() / "checkpoints").absolute()
     chosen = parse_capacity(capacity)
-    found = chosen or detect().capacity  # Until the runtime is known.
+    provisional = chosen or detect().capacity  # Until the runtime is known.
     try:
         check_folder(root)
         given = NodeConfig(
             name=node,
             address=address or "",
-            capacity={**found, **({"gpu": len(gpu)} if gpu else {})},
+            capacity={**provisional, **({"gpu": len(gpu)} if gpu else {})},
             checkpoints=shared,
             ports=parse_ports(ports),
             labels=parse_pairs(label, "label"),
@@ -247,15 +247,15 @@ async def agent(
     async def work() -> None:
         from agents.agent import Agent
 
-        found = await node_target(cx.target(), root, node, introduction)
-        cluster_name = found.cluster
+        target = await node_target(cx.target(), root, node, introduction)
+        cluster_name = target.cluster
         choice = await choose_runtime(runtime.value, docker, trust_apps=trust_apps)
         if firewall is not None:
-            await _firewall(firewall is FirewallChoice.on, given, choice.name, found.url)
-        connection = await found.connection(f"dorm-agent-{node}", create=True, patient=True)
+            await _firewall(firewall is FirewallChoice.on, given, choice.name, target.url)
+        connection = await target.connection(f"dorm-agent-{node}", create=True, patient=True)
         try:
             detected = await asyncio.to_thread(choice.detect) if chosen is None else None
-            config = await asyncio.to_thread(_completed, given, detected, found.url)
+            config = await asyncio.to_thread(_completed, given, detected, target.url)
             runs = choice.make(config, cluster_name, root, shared)
             worker = Agent(
                 connection.log,
@@ -317,7 +317,7 @@ async def _firewall(wanted: bool, config: NodeConfig, runtime: str, urls: str) -
     if not RUNTIMES[runtime].firewall:
         text = f"--firewall on confines Docker containers, and this node runs {RUNTIMES[runtime].words}"
         raise WrongUsage(text, code="firewall.not_docker")
-    if config.container_user is not None or any(one.endswith("shared-user") for one in config.allow):
+    if config.container_user is not None or any(freedom.endswith("shared-user") for freedom in config.allow):
         text = "--firewall on needs a user for each tenant: leave out --container-user and the freedom shared-user"
         raise WrongUsage(text, code="firewall.shared_user")
     await firewall.set_rules(config.name, firewall.ports_of(urls))

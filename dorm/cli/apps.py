@@ -17,11 +17,11 @@ from rich.text import Text
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, Cluster, complete_app_or_node
 from dorm.cli.errors import Fail, WrongUsage
-from dorm.cli.fields import ShowIgnored, tell_findings
+from dorm.cli.fields import ShowIgnored, print_findings
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.source import clock_time
 from dorm.cli.tables import NamesArgument, show_app, show_apps, show_node, show_pause
-from dorm.cli.terminal import in_shell, say
+from dorm.cli.terminal import in_shell, print_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -92,26 +92,26 @@ async def submit(
     changes: dict[str, Any] = {**({"name": name} if name else {}), **({"hold": True} if hold else {})}
     checked = [load_spec(spec, changes, note=lambda text: progress_console.print(Text(text))) for spec in specs]
     files = [(checked[index], specs[index]) for index in in_order(checked)]
-    for one, file in files:
-        _hint(one, file)
-        tell_findings(one)
+    for parsed, file in files:
+        _hint(parsed, file)
+        print_findings(parsed)
     if dry_run:
-        for one, file in files if show_ignored else ():
-            show_left_out(one, file.absolute().parent)
-        documents = [document_of(one) for one, _ in files]
+        for parsed, file in files if show_ignored else ():
+            show_left_out(parsed, file.absolute().parent)
+        documents = [document_of(parsed) for parsed, _ in files]
         kind = Format.json if output is Format.json else Format.yaml
-        for one, _ in files if kind is Format.yaml else ():
-            say(f"# {one.name} runs: {in_shell(one.command)}")
+        for parsed, _ in files if kind is Format.yaml else ():
+            print_line(f"# {parsed.name} runs: {in_shell(parsed.command)}")
         show_document(documents[0] if len(documents) == 1 else documents, kind)
         return
 
     async with cx.client() as connected:
         apps, nodes = [], (await connected.state()).nodes.values()
-        for one, file in files:
-            spec = await asyncio.to_thread(with_shell_python, one, nodes, cx.target().url)
+        for parsed, file in files:
+            spec = await asyncio.to_thread(with_shell_python, parsed, nodes, cx.target().url)
             spec = await with_workdir(connected, spec, file.absolute().parent, show_ignored=show_ignored)
             app = await _submit(connected, spec, file, id)
-            apps.append((app, _folder_of(one, file)))
+            apps.append((app, _folder_of(parsed, file)))
             if output not in (Format.json, Format.yaml) and not wait:
                 console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
         rows = [app_row(app, time.time_ns()) for app, _ in apps]
@@ -313,15 +313,15 @@ async def cancel(
     from dorm.cli.wait import reporting_missing_master
 
     async with cx.client() as connected:
-        asked = await connected.cancel(app, reason)
+        cancelled = await connected.cancel(app, reason)
         if wait:
             async with reporting_missing_master(connected):
-                ended = await connected.wait(asked.id, stopped=True)
+                ended = await connected.wait(cancelled.id, stopped=True)
             if ended.ended != "cancelled":
-                raise Fail(f"{asked.name} {ended.ended} before it was cancelled", code=f"app.{ended.ended}")
-            console.print(Text(f"{asked.name} is cancelled"))
+                raise Fail(f"{cancelled.name} {ended.ended} before it was cancelled", code=f"app.{ended.ended}")
+            console.print(Text(f"{cancelled.name} is cancelled"))
         else:
-            console.print(Text(f"{asked.name}: asked to stop"))
+            console.print(Text(f"{cancelled.name}: asked to stop"))
 
 
 @command(user=True)
@@ -347,13 +347,13 @@ async def kill(
     from dorm.cli.wait import reporting_missing_master
 
     async with cx.client() as connected:
-        asked = await connected.cancel(app, reason, kill=True)
+        killed = await connected.cancel(app, reason, kill=True)
         if wait:
             async with reporting_missing_master(connected):
-                await connected.wait(asked.id, stopped=True)
-            console.print(Text(f"{asked.name} is stopped"))
+                await connected.wait(killed.id, stopped=True)
+            console.print(Text(f"{killed.name} is stopped"))
         else:
-            console.print(Text(f"{asked.name}: kill requested"))
+            console.print(Text(f"{killed.name}: kill requested"))
 
 
 # --- describe ---------------------------------------------------------------------------------------------------------
@@ -394,8 +394,8 @@ async def describe_app(
             else:
                 show_node(of_node, output)
             return
-        found = find_app(state, name, connected.user)
-        document = describe(found, time.time_ns(), state, await connected.reported(found.id))
+        app = find_app(state, name, connected.user)
+        document = describe(app, time.time_ns(), state, await connected.reported(app.id))
     if output in (Format.json, Format.yaml):
         show_document(document, output)
     else:
@@ -491,8 +491,8 @@ async def logs(
         ran = await output.generation(await connected.app(app), generation, previous=previous)
         wanted = _Wanted(follow, tail, await begin(connected.log), timestamps, grep or "")
         await _print(output, ran, None if every else ran.slot(slot=slot, rank=rank), wanted)
-        if missing := await missing_in((found := await connected.app(ran.app.id)), None):
-            progress_console.print(Text(f"{found.name} {found.ended}: {missing}"), soft_wrap=True)
+        if missing := await missing_in((ended := await connected.app(ran.app.id)), None):
+            progress_console.print(Text(f"{ended.name} {ended.ended}: {missing}"), soft_wrap=True)
 
 
 async def _print(output: AppOutput, ran: Ran, slot: int | None, wanted: _Wanted) -> None:

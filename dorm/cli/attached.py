@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, complain, line
+from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, line, report_error
 from dorm.cli.output import console, counted, progress_console
 from dorm.client.errors import Refused
 from dorm.client.output import lines, stamp
@@ -59,9 +59,9 @@ _AT_ONCE = 64
 _BAR_S = 1.0
 """Seconds between two states of a progress bar."""
 _BAR_PART = 0.1
-"""If the output is no terminal: the same, as a part of the time that the bar has lasted."""
+"""The same pause for an output that is no terminal, as a part of the time that the bar has lasted."""
 _MOVES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b[78DEHM]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x07\x08\x0b\x0c]")
-"""What moves the cursor or clears a part of the screen, which holds lines of other containers too.  Colors stay."""
+"""Sequences that move the cursor or clear a part of the screen, which holds lines of other containers too.  Colors stay."""
 _UP = re.compile(rb"\x1b\[[0-9]*[AF]")
 """A line that ends above itself is drawn again and again, by several progress bars below each other."""
 _COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -80,36 +80,36 @@ class Printer:
     async def print(self, source: AsyncIterator[Line], rank: int) -> None:
         """Print the lines of one container as they come."""
         bar = _Bar(console.is_terminal)
-        async with contextlib.aclosing(_until_due(source, bar)) as found:
-            async for one in found:
-                if one is None or (one.whole and not _UP.search(one.text)):
-                    self._put(one or bar.taken(), rank, bar)
+        async with contextlib.aclosing(_until_due(source, bar)) as lines:
+            async for line in lines:
+                if line is None or (line.whole and not _UP.search(line.text)):
+                    self._put(line or bar.taken(), rank, bar)
                 else:
-                    bar.draw(one)
+                    bar.draw(line)
         if bar.waiting is not None and bar.waiting.whole:
             self._put(bar.taken(), rank, bar)
 
-    def put(self, one: Line, rank: int) -> None:
+    def put(self, line: Line, rank: int) -> None:
         """Print a line, if it is wanted."""
-        if (shown := self._shown(one)) is not None:
-            sys.stdout.buffer.write(self._prefix(rank) + _stamp(one) + shown + b"\n")
+        if (shown := self._shown(line)) is not None:
+            sys.stdout.buffer.write(self._prefix(rank) + _stamp(line) + shown + b"\n")
             sys.stdout.buffer.flush()
 
-    def _put(self, one: Line, rank: int, bar: _Bar) -> None:
+    def _put(self, line: Line, rank: int, bar: _Bar) -> None:
         """Print a line, if it is wanted and not the state of the bar that is there already."""
-        shown = self._shown(one) if bar.drawn else None
+        shown = self._shown(line) if bar.drawn else None
         if shown is None or shown != bar.shown:
-            self.put(one, rank)
-        bar.printed(one, shown)
+            self.put(line, rank)
+        bar.printed(line, shown)
 
-    def _shown(self, one: Line) -> bytes | None:
+    def _shown(self, line: Line) -> bytes | None:
         """Return a line as it is printed, None if it is not wanted.  Of a progress bar it is the last state: for a search, the
         last one that contains the text."""
-        states = one.text.split(b"\r")
+        states = line.text.split(b"\r")
         if len(states) > 1:
             states = [state for state in states if state.strip()] or [b""]
-        found = next((state for state in reversed(states) if self._wanted in state), None)
-        return _MOVES.sub(b"", found) if found is not None and (self._prefixed or one.time is not None) else found
+        last = next((state for state in reversed(states) if self._wanted in state), None)
+        return _MOVES.sub(b"", last) if last is not None and (self._prefixed or line.time is not None) else last
 
     def _prefix(self, rank: int) -> bytes:
         if not self._prefixed:
@@ -125,20 +125,20 @@ class _Bar:
     def __init__(self, terminal: bool) -> None:
         self._terminal = terminal
         self._began = 0.0
-        """When it was drawn first, in the loop's time."""
+        """Loop time of the first drawing."""
         self._last = -math.inf
-        """When a state was printed last; no faster for several bars after each other."""
+        """Loop time of the last printed state; several bars after each other share it."""
         self.drawn = False
         self.waiting: Line | None = None
         """The last state that is not printed yet."""
         self.shown: bytes | None = None
         """The text that was printed last."""
 
-    def draw(self, one: Line) -> None:
+    def draw(self, line: Line) -> None:
         """Take a new state."""
         if not self.drawn:
             self.drawn, self._began = True, asyncio.get_running_loop().time()
-        self.waiting = one
+        self.waiting = line
 
     @property
     def due(self) -> float:
@@ -151,9 +151,9 @@ class _Bar:
         assert self.waiting is not None
         return self.waiting
 
-    def printed(self, one: Line, shown: bytes | None) -> None:
+    def printed(self, line: Line, shown: bytes | None) -> None:
         """Note that a line was printed, which ends the bar unless it is a state of it."""
-        if one is self.waiting:
+        if line is self.waiting:
             self._last = asyncio.get_running_loop().time()
         else:
             self.drawn = False
@@ -170,7 +170,7 @@ async def _until_due(source: AsyncIterator[Line], bar: _Bar) -> AsyncGenerator[L
     try:
         while True:
             if coming is None and bar.waiting is None:
-                found = await following()  # A task for each line would take longer than the line.
+                line = await following()  # A task for each line would take longer than the line.
             else:
                 coming = coming or asyncio.create_task(following())
                 if bar.waiting is not None:
@@ -179,18 +179,18 @@ async def _until_due(source: AsyncIterator[Line], bar: _Bar) -> AsyncGenerator[L
                     if not coming.done() or left <= 0:
                         yield None
                         continue
-                found, coming = await coming, None
-            if found is None:
+                line, coming = await coming, None
+            if line is None:
                 return
-            yield found
+            yield line
     finally:
         if coming is not None:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
 
 
-def _stamp(one: Line) -> bytes:
-    return b"" if one.time is None else stamp(one.time).encode() + b" "
+def _stamp(line: Line) -> bytes:
+    return b"" if line.time is None else stamp(line.time).encode() + b" "
 
 
 async def print_all(printer: Printer, outputs: Sequence[AsyncIterator[Line]], *, follow: bool) -> None:
@@ -221,20 +221,20 @@ async def print_merged(printer: Printer, outputs: Sequence[AsyncIterator[Line]])
 
     async def following(rank: int, source: AsyncIterator[Line], after: int) -> tuple[int, int, Line] | None:
         try:
-            found = await anext(source, None)
+            line = await anext(source, None)
         except DormError as error:
             _report(rank, error)
             return None
         # The order of one rank's own lines stays.
-        return None if found is None else (max(after, found.time or 0), rank, found)
+        return None if line is None else (max(after, line.time or 0), rank, line)
 
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(following(rank, source, 0)) for rank, source in enumerate(outputs)]
-    first = [result for task in asked if (result := task.result()) is not None]
+        first_lines = [tasks.create_task(following(rank, source, 0)) for rank, source in enumerate(outputs)]
+    first = [result for task in first_lines if (result := task.result()) is not None]
     heapq.heapify(first)
     while first:
-        time, rank, found = first[0]
-        printer.put(found, rank)
+        time, rank, next_line = first[0]
+        printer.put(next_line, rank)
         coming = await following(rank, outputs[rank], time)
         if coming is None:
             heapq.heappop(first)
@@ -254,13 +254,13 @@ def report_missed(who: str, lines: int | None, size: int) -> None:
 
 
 def _report(rank: int, error: DormError) -> None:
-    complain(f"rank {rank}: {line(error)}", code_of(error))
+    report_error(f"rank {rank}: {line(error)}", code_of(error))
 
 
 # --- an app that is followed to its end -------------------------------------------------------------------------------
 
 _QUIET_S = 5.0
-"""After the end of an app: how long its last output may pause before it is taken for complete."""
+"""Seconds for which an ended app's last output may pause before it is taken for complete."""
 _LAST = 8192
 """Bytes of the end of the output, which may say which file is missing."""
 _NAMED_PHASES = ("waiting", "retrying", "running")
@@ -277,7 +277,7 @@ class Attached:
         self.last_output = b""
         """The end of what its containers wrote."""
         self.exit_code = 0
-        """Of the first container of its generation that failed by itself, and not because it had lost another, if there is
+        """Exit code of the first container of its generation that failed by itself, and not because it had lost another, if there is
         one; 0 while none has failed."""
         self._failed_in = 0
         self._follows_another = False
@@ -286,7 +286,7 @@ class Attached:
         self._flows = asyncio.Event()
         self._flows.set()
         self._printed = 0
-        self._told = ""
+        self._last_printed = ""
         self._hinted = False
         self._resumed = 0, ""
         """A generation, and where it continues from; it may save more checkpoints later."""
@@ -322,8 +322,8 @@ class Attached:
                 continue
             self.app = app
             self._note_exits(events)
-            self._tell_lost(events)
-            self._tell()
+            self._print_lost_work(events)
+            self._print_phase()
             self._changed.set()
             if app.ended:
                 return
@@ -336,7 +336,7 @@ class Attached:
                 if event.exit_code and (not self.exit_code or (self._follows_another and not event.peer_lost)):
                     self.exit_code, self._follows_another = event.exit_code, event.peer_lost
 
-    def _tell_lost(self, events: Sequence[Event]) -> None:
+    def _print_lost_work(self, events: Sequence[Event]) -> None:
         """Say which work a decision undoes, and once what its user can do about that."""
         decided = (fact for event in events if isinstance(event, Round) for fact in event.events)
         changes = (change for fact in decided if isinstance(fact, Resized) for change in fact.changes)
@@ -354,12 +354,12 @@ class Attached:
             for text in lines:
                 progress_console.print(Text(text))
 
-    def _tell(self) -> None:
+    def _print_phase(self) -> None:
         """Say what changed about the app's place, in one line."""
         app = self.app
         delayed = delay_without_time(app)
-        if delayed and f"{app.phase}: {delayed}" != self._told:
-            self._told = f"{app.phase}: {delayed}"
+        if delayed and f"{app.phase}: {delayed}" != self._last_printed:
+            self._last_printed = f"{app.phase}: {delayed}"
             progress_console.print(Text(f"{app.name}: {app.phase}: {delay_shown(app, time.time_ns())}"))
         if delayed or app.phase not in _NAMED_PHASES:
             return
@@ -371,8 +371,8 @@ class Attached:
             line = f"running, {counted(running, 'container')}{self._continues()}"
         else:
             line = f"{app.phase}: {reason.text}" if reason is not None else app.phase
-        if line != self._told:
-            self._told = line
+        if line != self._last_printed:
+            self._last_printed = line
             progress_console.print(Text(f"{app.name}: {line}"))
 
     def _continues(self) -> str:
@@ -444,7 +444,7 @@ class Attached:
         generation = self.app.generations.get(number)
         slots = sorted(generation.containers) if generation is not None else []
         for rank, slot in enumerate(slots):
-            if generation is not None and _wrote(generation.containers[slot]):
+            if generation is not None and _may_have_output(generation.containers[slot]):
                 yield slot, rank
 
     async def _print_rank(self, number: int, rank: int, printer: Printer | None, slot: int | None = None) -> None:
@@ -484,10 +484,10 @@ class Attached:
 def _has_output(generation: Generation) -> bool:
     """Return whether a container has started: the log of a container that has not started is empty, and ends at
     once."""
-    return any(_wrote(container) for container in generation.containers.values())
+    return any(_may_have_output(container) for container in generation.containers.values())
 
 
-def _wrote(container: Container) -> bool:
+def _may_have_output(container: Container) -> bool:
     """Return whether it may have written anything: not if it could not be started."""
     return bool(container.started_at) or container.state == "running" or container.exit_code is not None
 
@@ -588,6 +588,6 @@ async def _outcome(attached: Attached) -> int:
     if app.ended == "completed":
         return DONE
     reason = f": {app.end_reason}" if app.end_reason else ""
-    found = await missing_in(app, attached.folder, attached.last_output.decode(errors="replace")) or hint_for(app)
-    hint = f"; {found}" if found else ""
+    cause = await missing_in(app, attached.folder, attached.last_output.decode(errors="replace")) or hint_for(app)
+    hint = f"; {cause}" if cause else ""
     raise Fail(f"{app.name} {app.ended}{reason}{hint}", attached.exit_code or FAILED, code=f"app.{app.ended}")

@@ -76,15 +76,15 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
         change[SUSPECT_AFTER] = _failures(given.pop(SUSPECT_AFTER))
     if chosen is not None and chosen != settings.policy:
         change["policy"] = chosen
-    asked = PolicyChanged(**change)
+    requested = PolicyChanged(**change)
     if chosen is not None:
-        _checked(settings, asked, plugins)
+        _checked(settings, requested, plugins)
     _refuse_unknown(given, msgspec.structs.replace(settings, policy=chosen or settings.policy, params={}), plugins)
     if given:
         params = {key: None if value == DEFAULT else _value(key, value) for key, value in given.items()}
-        asked = msgspec.structs.replace(asked, set_params=params)
-        _checked(settings, asked, plugins)
-    return asked
+        requested = msgspec.structs.replace(requested, set_params=params)
+        _checked(settings, requested, plugins)
+    return requested
 
 
 def _checked(settings: Settings, change: PolicyChanged, plugins: Plugins) -> None:
@@ -209,7 +209,7 @@ def _range(name: str) -> tuple[float, float, bool]:
     assert isinstance(kind, inspect.StructType)
     (field,) = (field.type for field in kind.fields if field.name == name)
     assert isinstance(field, inspect.UnionType)
-    number = next(one for one in field.types if isinstance(one, inspect.IntType | inspect.FloatType))
+    number = next(type_ for type_ in field.types if isinstance(type_, inspect.IntType | inspect.FloatType))
     return float(number.ge or 0), float(number.le or math.inf), isinstance(number, inspect.IntType)
 
 

@@ -46,10 +46,12 @@ def complete_file(incomplete: str) -> list[str]:
     """Complete spec files, and folders on the way to them."""
     folder = Path(os.path.dirname(incomplete))
     try:
-        found = sorted(folder.iterdir())
+        entries = sorted(folder.iterdir())
     except OSError:
         return []
-    names = [f"{one}/" if one.is_dir() else str(one) for one in found if one.is_dir() or one.suffix in _FILES]
+    names = [
+        f"{entry}/" if entry.is_dir() else str(entry) for entry in entries if entry.is_dir() or entry.suffix in _FILES
+    ]
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -138,9 +140,9 @@ async def check(
             origin=origin or "",
         )
         app = _of_command(typed, faults, notes)
-    found = await _checked(app, cx)
-    _show(found, output)
-    if any(finding.level == "wrong" for finding in found.findings):
+    checked = await _checked(app, cx)
+    _show(checked, output)
+    if any(finding.level == "wrong" for finding in checked.findings):
         raise typer.Exit(FAILED)
 
 
@@ -164,8 +166,8 @@ class _App:
     """An app as it is described, by a file or a command."""
 
     name: str
-    words: list[str]
-    """Its command, also if the spec has faults; empty if there is none."""
+    command: list[str]
+    """The command, also if the spec has faults; empty if there is none."""
     base: Path
     """The folder to which its paths are relative."""
     ships: str = ""
@@ -179,7 +181,7 @@ class _App:
     notes: list[str] = field(default_factory=list)
     apps: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     not_passed: str = ""
-    """Which variables of this shell the app does not get, in words."""
+    """The variables of this shell that the app does not get, as a sentence."""
     count: int = 1
 
 
@@ -190,7 +192,7 @@ def _of_file(path: Path) -> _App:
     from events.spec.sweeps import is_sweep
 
     base = Path.cwd() if str(path) == "-" else path.absolute().parent
-    app = _App(name=path.stem, words=[], base=base)
+    app = _App(name=path.stem, command=[], base=base)
     try:
         document = load_document(path)
     except SpecError as error:
@@ -201,7 +203,7 @@ def _of_file(path: Path) -> _App:
     if isinstance(document, dict):
         app.name = str(document.get("name") or app.name)
         command, ships = document.get("command"), document.get("workdir")
-        app.words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+        app.command = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
         app.ships = ships if isinstance(ships, str) else ""
     app.runs_in = base / app.ships if app.ships else None
     try:
@@ -211,7 +213,7 @@ def _of_file(path: Path) -> _App:
             app.spec = load_spec(path, note=app.notes.append)
     except SpecError as error:
         app.faults += _each(error)
-    app.words = list(app.spec.command) if app.spec is not None else app.words
+    app.command = list(app.spec.command) if app.spec is not None else app.command
     return app
 
 
@@ -236,12 +238,12 @@ def _of_command(typed: Typed, faults: list[tuple[str, str]], notes: list[str]) -
     from dorm.local.scripts import check_script
     from events.spec import SpecError, check_spec
 
-    app = _App(name=typed.name or made_name(typed.words), words=list(typed.words), base=Path.cwd(), typed=typed)
+    app = _App(name=typed.name or made_name(typed.command), command=list(typed.command), base=Path.cwd(), typed=typed)
     app.ships, app.faults, app.notes = typed.workdir, faults, notes
     app.runs_in = Path(typed.workdir or ".").absolute() if typed.workdir or typed.here else None
     try:
         if app.runs_in is not None and app.runs_in.is_dir():
-            check_script(typed.words, app.runs_in)
+            check_script(typed.command, app.runs_in)
     except CommandRefused as error:
         app.faults.append((error.code, str(error)))
     try:
@@ -270,7 +272,7 @@ def _fields(given: f.Given, notes: list[str]) -> tuple[dict[str, Any], list[tupl
 
 def _each(error: SpecError) -> list[tuple[str, str]]:
     """Return the codes and texts of everything that a reader found wrong with a spec."""
-    return [(one.code, str(one)) for one in (error, *error.others)]
+    return [(each.code, str(each)) for each in (error, *error.others)]
 
 
 # --- observing ------------------------------------------------------------------------------------------------------------
@@ -290,18 +292,18 @@ async def _checked(app: _App, cx: Cluster) -> _Checked:
     from events.workdir import Limits
 
     place = cx.target()
-    asked: Reached | None = None
+    reached: Reached | None = None
     unreached = ("", "")
     limits, room = Limits(), None
     try:
         async with cx.client() as connected:
             limits = await connected.log.files.limits()
             room = await _room(connected, app, limits) if app.ships else None
-            asked = await _asked(connected, app, place.cluster, place.url)
+            reached = await _ask_cluster(connected, app, place.cluster, place.url)
     except LogError as error:
         unreached = (code_of(error), line(error))
-    seen = await asyncio.to_thread(_seen, app, limits, room, asked, unreached)
-    return _Checked(app, place.cluster if asked is not None else "", judge_app(seen))
+    seen = await asyncio.to_thread(_observe, app, limits, room, reached, unreached)
+    return _Checked(app, place.cluster if reached is not None else "", judge_app(seen))
 
 
 async def _room(connected: Client, app: _App, limits: Limits) -> int:
@@ -314,7 +316,9 @@ async def _room(connected: Client, app: _App, limits: Limits) -> int:
     return room_of(limits, tenant, await connected.log.files.listed(tenant), replaced=())
 
 
-def _seen(app: _App, limits: Limits, room: int | None, cluster: Reached | None, unreached: tuple[str, str]) -> Observed:
+def _observe(
+    app: _App, limits: Limits, room: int | None, cluster: Reached | None, unreached: tuple[str, str]
+) -> Observed:
     """Look at the folder and the program.  Blocks."""
     from dorm.doctor.apps import Observed
     from dorm.local.scripts import ask_python, read_program, shell_faults, unshipped
@@ -323,7 +327,7 @@ def _seen(app: _App, limits: Limits, room: int | None, cluster: Reached | None, 
     python: Python | None = None
     why = ""
     if app.runs_in is not None and app.runs_in.is_dir():
-        reading = read_program(app.words, app.runs_in)
+        reading = read_program(app.command, app.runs_in)
         reading = msgspec.structs.replace(reading, faults={**shell_faults(reading, app.runs_in), **reading.faults})
         program, why = _python_of(app, reading, cluster)
         if program:
@@ -337,7 +341,7 @@ def _seen(app: _App, limits: Limits, room: int | None, cluster: Reached | None, 
         apps=tuple(app.apps),
         count=app.count,
         folder=_folder_of(app, app.runs_in, limits, room) if app.ships and app.runs_in is not None else None,
-        unshipped=unshipped(app.words, app.base) if app.typed is None and _ships_nothing(app) else "",
+        unshipped=unshipped(app.command, app.base) if app.typed is None and _ships_nothing(app) else "",
         reading=reading,
         python=python,
         unasked=why,
@@ -360,12 +364,12 @@ def _variables_of(app: _App) -> tuple[tuple[str, str], ...]:
 
     if app.spec is None:
         return ()
-    found = [(finding.code, finding.text) for finding in findings(app.spec)]
+    coded = [(finding.code, finding.text) for finding in findings(app.spec)]
     try:
         check_names(app.spec)
     except SpecError as error:
-        found.append((error.code, str(error)))
-    return tuple(dict.fromkeys(found))
+        coded.append((error.code, str(error)))
+    return tuple(dict.fromkeys(coded))
 
 
 def _folder_of(app: _App, root: Path, limits: Limits, room: int | None) -> Folder:
@@ -403,7 +407,7 @@ def _python_of(app: _App, reading: Reading, cluster: Reached | None) -> tuple[st
         return "", "the nodes have their own Python"
     if spec is not None and spec.python.startswith("/"):
         return spec.python, ""
-    if spec is not None and app.typed is not None and app.words[0] in reading.pythons and "/" in spec.command[0]:
+    if spec is not None and app.typed is not None and app.command[0] in reading.pythons and "/" in spec.command[0]:
         return spec.command[0], ""
     return shutil.which(next(iter(reading.pythons), "python3"), path=_path_of(spec)) or "", ""
 
@@ -420,19 +424,19 @@ def _not_found(app: _App, reading: Reading | None, cluster: Reached | None) -> t
     """Return the programs that start the app and are not there, if all nodes are this machine and run plain processes."""
     if app.spec is None or cluster is None or not cluster.local or cluster.images or not cluster.nodes:
         return ()
-    words = (
+    candidates = (
         []
         if app.spec.requirements or app.spec.setup
         else [app.spec.command[0], *(reading.pythons if reading is not None else ())]
     )
-    named = [word for word in dict.fromkeys(words) if "/" not in word or word.startswith("/")]
+    named = [word for word in dict.fromkeys(candidates) if "/" not in word or word.startswith("/")]
     return tuple(word for word in named if shutil.which(word, path=_path_of(app.spec)) is None)
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------------
 
 
-async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
+async def _ask_cluster(connected: Client, app: _App, name: str, url: str) -> Reached:
     """Ask the cluster about an app; the spec may get another name."""
     from dorm.core.query.views import paused_text
     from dorm.doctor.apps import Cluster as Reached
@@ -440,8 +444,8 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
     from events.spec import check_spec
 
     state = await connected.state()
-    nodes = _usable(state, app.spec)
-    local = check_nodes(Typed(words=("true",), demand={}, image="any", workdir="."), nodes, url)
+    nodes = _usable_nodes(state, app.spec)
+    local = check_nodes(Typed(command=("true",), demand={}, image="any", workdir="."), nodes, url)
     typed = app.typed
     if typed is not None and app.spec is not None:
         wanted = typed.name or free_name(app.name, {app.name for app in state.apps.values()})
@@ -452,7 +456,7 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
             app.faults.append((error.code, str(error)))
     elif app.spec is not None:
         app.spec = await asyncio.to_thread(with_shell_python, app.spec, state.nodes.values(), url)
-    found = Reached(
+    reached = Reached(
         name=name,
         nodes=len(nodes),
         local=local,
@@ -460,17 +464,17 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
         processes=tuple(node.id for node in nodes if not runs_images(node.runtime)),
         paused=paused_text(state),
     )
-    return found if app.spec is None else await _placed(connected, state, app.spec, found)
+    return reached if app.spec is None else await _with_placement(connected, state, app.spec, reached)
 
 
-def _usable(state: State, spec: CheckedSpec | None) -> list[Any]:
+def _usable_nodes(state: State, spec: CheckedSpec | None) -> list[Any]:
     from events.spec.requirements import requirement
 
     wanted = requirement(spec.require if spec is not None else "")
     return [node for _, node in sorted(state.nodes.items()) if not node.gone and wanted.matches(node.labels)]
 
 
-async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Reached) -> Reached:
+async def _with_placement(connected: Client, state: State, spec: CheckedSpec, reached: Reached) -> Reached:
     """Add whether the cluster would accept the app, and what it would get."""
     from dorm.core.admission import refusals
     from dorm.core.query.assumed import Assumed, PlanError
@@ -481,26 +485,26 @@ async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Rea
 
     now = max(state.time, time.time_ns())
     tenant = state.known.tenant_of(connected.user) if state.known is not None else ""
-    mine = as_shipped(spec if spec.user != "anonymous" else msgspec.structs.replace(spec, user=connected.user))
+    own_spec = as_shipped(spec if spec.user != "anonymous" else msgspec.structs.replace(spec, user=connected.user))
     submission = Submission(
         id=owned_id(tenant, "check"), seq=0, at=now, by=connected.user, spec=document_of(spec), size=0
     )
-    refused = [(refusal.code, str(refusal)) for refusal in refusals(state, mine, submission)]
+    refused = [(refusal.code, str(refusal)) for refusal in refusals(state, own_spec, submission)]
     if refused:
-        return msgspec.structs.replace(found, refusals=tuple(refused))
+        return msgspec.structs.replace(reached, refusals=tuple(refused))
     try:
         with solver_prints_elsewhere():
-            planned = await asyncio.to_thread(plan, state, now, Assumed(specs=(mine,)))
+            planned = await asyncio.to_thread(plan, state, now, Assumed(specs=(own_spec,)))
     except PlanError as error:
-        return msgspec.structs.replace(found, refusals=((error.code, str(error)),))
+        return msgspec.structs.replace(reached, refusals=((error.code, str(error)),))
     own = next((app for app in planned.apps if app.name == spec.name and app.id not in state.apps), None)
     others = [
         f"{app.name} would go from {counted(app.before, 'container')} to {app.after}"
         for app in planned.apps
         if app is not own and app.kind and app.before != app.after
     ]
-    start = await _start_of(connected, state, mine, now) if own is not None and not own.after else ""
-    return msgspec.structs.replace(found, planned=own, others=tuple(others), start=start)
+    start = await _start_of(connected, state, own_spec, now) if own is not None and not own.after else ""
+    return msgspec.structs.replace(reached, planned=own, others=tuple(others), start=start)
 
 
 async def _start_of(connected: Client, state: State, spec: CheckedSpec, now: int) -> str:
@@ -525,37 +529,37 @@ async def _start_of(connected: Client, state: State, spec: CheckedSpec, now: int
 # --- showing --------------------------------------------------------------------------------------------------------------
 
 
-def _show(found: _Checked, output: Format) -> None:
-    levels = [finding.level for finding in found.findings]
+def _show(checked: _Checked, output: Format) -> None:
+    levels = [finding.level for finding in checked.findings]
     count = {level: levels.count(level) for level in ("wrong", "unknown", "note", "ok")}
     if output in (Format.json, Format.yaml):
-        shown = [msgspec.to_builtins(finding) for finding in found.findings]
-        for one in shown:
-            del one["about"]
-        document = {"app": found.app.name, "cluster": found.cluster, **count, "findings": shown}
+        shown = [msgspec.to_builtins(finding) for finding in checked.findings]
+        for finding in shown:
+            del finding["about"]
+        document = {"app": checked.app.name, "cluster": checked.cluster, **count, "findings": shown}
         show_document(document, output)
         return
     if console.is_terminal and output is not Format.wide:
-        _show_folded(found.findings)
+        _show_folded(checked.findings)
     else:
-        for one, following in zip_longest(found.findings, found.findings[1:]):
-            console.print(Text(f"{one.level:<8}{one.check:<12}").append(_text(one)))
-            if _tells(one, following):
-                console.print(Text(f"{'':<20}{one_line(one.todo)}"))
+        for finding, following in zip_longest(checked.findings, checked.findings[1:]):
+            console.print(Text(f"{finding.level:<8}{finding.check:<12}").append(_text(finding)))
+            if _shows_todo(finding, following):
+                console.print(Text(f"{'':<20}{one_line(finding.todo)}"))
     verdict = "it would not run as it does here" if count["wrong"] else "nothing is wrong"
     rest = f"{counted(count['note'], 'note')}, {count['unknown']} unknown"
     console.print(
-        Text(f"\n{found.app.name}: {verdict}: {counted(count['wrong'], 'thing')} wrong, {rest}", style="bold")
+        Text(f"\n{checked.app.name}: {verdict}: {counted(count['wrong'], 'thing')} wrong, {rest}", style="bold")
     )
 
 
-def _text(one: AppFinding) -> str:
-    return one_line(one.text) + (f" [{one.code}]" if one.code else "")
+def _text(finding: AppFinding) -> str:
+    return one_line(finding.text) + (f" [{finding.code}]" if finding.code else "")
 
 
-def _tells(one: AppFinding, following: AppFinding | None) -> bool:
+def _shows_todo(finding: AppFinding, following: AppFinding | None) -> bool:
     """Return whether to say what to do: once for findings that follow each other and need the same."""
-    return bool(one.todo) and (following is None or following.todo != one.todo)
+    return bool(finding.todo) and (following is None or following.todo != finding.todo)
 
 
 def _show_folded(findings: Sequence[AppFinding]) -> None:
@@ -563,9 +567,9 @@ def _show_folded(findings: Sequence[AppFinding]) -> None:
     drawn.add_column(no_wrap=True)
     drawn.add_column(no_wrap=True)
     drawn.add_column(overflow="fold")
-    for one, following in zip_longest(findings, findings[1:]):
-        text = Text(_text(one))
-        if _tells(one, following):
-            text.append(f"\n{one_line(one.todo)}", style="dim")
-        drawn.add_row(Text(one.level, style=_STYLES[one.level]), one.check, text)
+    for finding, following in zip_longest(findings, findings[1:]):
+        text = Text(_text(finding))
+        if _shows_todo(finding, following):
+            text.append(f"\n{one_line(finding.todo)}", style="dim")
+        drawn.add_row(Text(finding.level, style=_STYLES[finding.level]), finding.check, text)
     console.print(drawn, soft_wrap=False)

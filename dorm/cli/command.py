@@ -73,8 +73,10 @@ class _Command:
     def __signature__(self) -> inspect.Signature:
         kind = inspect.Parameter.KEYWORD_ONLY
         _, *own = inspect.signature(self._work).parameters.values()
-        place = next(index for index, one in enumerate([*own, None]) if one is None or one.name == self._before)
-        parameters = [one.replace(kind=kind, annotation=self._hints[one.name]) for one in own]
+        place = next(
+            index for index, parameter in enumerate([*own, None]) if parameter is None or parameter.name == self._before
+        )
+        parameters = [parameter.replace(kind=kind, annotation=self._hints[parameter.name]) for parameter in own]
         parameters[place:place] = [
             inspect.Parameter(name, kind, default=None, annotation=OPTIONS[name]) for name in self._names
         ]
@@ -82,7 +84,7 @@ class _Command:
 
     @cached_property
     def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]  # typer reads them, as of any function
-        return {name: one.annotation for name, one in self.__signature__.parameters.items()}
+        return {name: parameter.annotation for name, parameter in self.__signature__.parameters.items()}
 
 
 def standalone(work: Callable[Own, Coroutine[Any, Any, None]]) -> Callable[Own, None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from dorm.cli.errors import Fail, run
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 from events.addresses import shown
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Cluster(NamedTuple):
 
         url, cluster, credentials = self.url, self.cluster, self.credentials or ""
         if url:
-            _mind_password(url)
+            _warn_about_password(url)
         context = _context(self.context or "", usual=not url and not credentials)
         if context is not None:
             credentials = credentials or context.credentials
@@ -157,10 +157,10 @@ class Cluster(NamedTuple):
         # The connection's dependencies take longer to import than everything else, so they are imported last.
         with _without_websockets(target.url):
             from dorm.client.opening import open_client
-        mine = await asyncio.to_thread(target.read)
-        if mine is not None and self.user and self.user != mine.name:
+        credentials = await asyncio.to_thread(target.read)
+        if credentials is not None and self.user and self.user != credentials.name:
             raise Fail(
-                f"your credentials on cluster {mine.cluster} are those of {mine.name}, not of {self.user}: leave out --user "
+                f"your credentials on cluster {credentials.cluster} are those of {credentials.name}, not of {self.user}: leave out --user "
                 "and DORM_USER, or name other credentials with --credentials",
                 code="credentials.other_user",
             )
@@ -169,7 +169,7 @@ class Cluster(NamedTuple):
             target.cluster,
             user=self.user,
             timeout=timeout,
-            credentials=mine,
+            credentials=credentials,
             archives=target.archives,
         )
         connected.report_outages(lambda lost: _report_outage(target.url, lost))
@@ -192,7 +192,7 @@ def _context(name: str, *, usual: bool) -> Context | None:
 
 
 @cache
-def _mind_password(url: str) -> None:
+def _warn_about_password(url: str) -> None:
     """Warn once."""
     if "@" in url:
         from dorm.cli.program_logs import json_line, wants_json
@@ -201,7 +201,7 @@ def _mind_password(url: str) -> None:
             "the URL holds a password, which process lists and shell histories show; use credentials "
             "(`dorm context add`, or --credentials)"
         )
-        say(json_line(text, level="warning") if wants_json() else f"warning: {text}", error=True)
+        print_line(json_line(text, level="warning") if wants_json() else f"warning: {text}", error=True)
 
 
 @contextlib.contextmanager
@@ -218,13 +218,13 @@ def _without_websockets(url: str) -> Iterator[None]:
 
 
 def _report_outage(url: str, lost: bool) -> None:
-    words = (
+    message = (
         f"the connection to {shown(url)} is lost; trying to reach it again, Ctrl-C ends this"
         if lost
         else f"connected to {shown(url)} again"
     )
     with contextlib.suppress(BrokenPipeError):
-        say(words, error=True, flush=True)
+        print_line(message, error=True, flush=True)
 
 
 def complete(context: typer.Context, incomplete: str, names: Callable[[State], Iterable[str]]) -> list[str]:
@@ -237,10 +237,10 @@ def complete(context: typer.Context, incomplete: str, names: Callable[[State], I
             return sorted({name for name in names(await connected.state()) if name.startswith(incomplete)})
 
     try:
-        found: list[str] = run(asyncio.wait_for(ask(), _COMPLETION_S))
+        completions: list[str] = run(asyncio.wait_for(ask(), _COMPLETION_S))
     except Exception:
         return []
-    return found
+    return completions
 
 
 def complete_app(ctx: typer.Context, incomplete: str) -> list[str]:

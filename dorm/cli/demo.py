@@ -116,7 +116,7 @@ async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None
         cluster = LocalCluster(options)
         try:
             async with cluster:
-                await _act(cluster, plain)
+                await _show_demo(cluster, plain)
         finally:
             await cluster.remove_containers()
 
@@ -153,7 +153,7 @@ def _own_ports() -> Iterator[tuple[int, int]]:
     )
 
 
-async def _act(cluster: LocalCluster, plain: bool) -> None:
+async def _show_demo(cluster: LocalCluster, plain: bool) -> None:
     from dorm.local.companions import ApiProcess
 
     console.print(
@@ -167,7 +167,7 @@ async def _act(cluster: LocalCluster, plain: bool) -> None:
                 interrupted = await first_of(_play(cluster, plain), events.first.wait())
         if interrupted:
             raise Fail("interrupted; everything was stopped", INTERRUPTED, code="interrupted")
-        await _conclude(cluster, time.monotonic() - began)
+        await _show_results(cluster, time.monotonic() - began)
     finally:
         await cluster.stop_now()
 
@@ -198,7 +198,7 @@ async def _play(cluster: LocalCluster, plain: bool) -> None:
         submitting = tasks.create_task(_submit(cluster))
         failing = tasks.create_task(cluster.failed())
         try:
-            await (_tell(cluster, submitting) if plain else _draw(cluster, submitting))
+            await (_print_events(cluster, submitting) if plain else _draw(cluster, submitting))
         finally:
             failing.cancel()
 
@@ -215,29 +215,29 @@ def _spec(path: Path, work: int, changes: dict[str, Any]) -> CheckedSpec:
     """Return the sample with this much work in its commands."""
     document = load_document(path)
     commands = {field: list(document[field]) for field in ("command", "resume") if field in document}
-    for words in commands.values():
+    for command in commands.values():
         for option in _WORK:
-            if option in words:
-                words[words.index(option) + 1] = str(work)
+            if option in command:
+                command[command.index(option) + 1] = str(work)
     return load_spec(path, {**commands, **changes})
 
 
-def _over(state: State, submitting: asyncio.Task[None]) -> bool:
+def _all_ended(state: State, submitting: asyncio.Task[None]) -> bool:
     return submitting.done() and all(app.ended for app in state.apps.values())
 
 
-async def _tell(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
+async def _print_events(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
     """Print one line for each event of interest."""
     first = 0
     async for record in cluster.client.records(follow=True):
         first = first or record.time
-        for event in (one.event for one in logged(record)):
+        for event in (each.event for each in logged(record)):
             if type(event).__name__ in _SHOWN:
                 seconds = (record.time - first) / 1e9
                 console.print(
                     Text(f"{seconds:6.1f}s  {type(event).__name__:<19} {in_words(event)}"), soft_wrap=True
                 )  # fmt: skip
-        if _over(await cluster.client.state(), submitting):
+        if _all_ended(await cluster.client.state(), submitting):
             return
 
 
@@ -249,7 +249,7 @@ async def _draw(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
             for event in events:
                 _remember(recent, event)
             live.update(_picture(state, recent))
-            if _over(state, submitting):
+            if _all_ended(state, submitting):
                 return
 
 
@@ -290,16 +290,16 @@ def _picture(state: State, recent: list[Text]) -> RenderableType:
 
 def _paused(app: App) -> str:
     """Return the cost of the app's adjustments, by kind: those that it was live through, and restarts."""
-    words = ""
+    text = ""
     for live, kind in ((True, "live"), (False, "by restart")):
         costs = [cost for record in app.history if record.live == live and (cost := cost_s(record)) is not None]
         if costs:
             middle = statistics.median(costs)
-            words += f" ({kind}: {f'{1000 * middle:.0f} ms' if middle < 1 else f'{middle:.1f} s'} each)"
-    return words
+            text += f" ({kind}: {f'{1000 * middle:.0f} ms' if middle < 1 else f'{middle:.1f} s'} each)"
+    return text
 
 
-async def _conclude(cluster: LocalCluster, seconds: float) -> None:
+async def _show_results(cluster: LocalCluster, seconds: float) -> None:
     """Show results, and prove them from the log: it is folded and decided again."""
     from replay.audit.audit import verify
     from replay.export.export import export

@@ -17,10 +17,10 @@ from rich.text import Text
 
 from dorm.cli.command import command, standalone
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import USAGE, Fail, complain
+from dorm.cli.errors import USAGE, Fail, report_error
 from dorm.cli.output import Format, Output, console, counted, show_document
 from dorm.cli.source import log_of, progress_of
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +143,7 @@ def example() -> None:
     """
     from dorm.deploy.rendering import TEMPLATES
 
-    say((TEMPLATES / "deploy.yaml").read_text().rstrip("\n"))
+    print_line((TEMPLATES / "deploy.yaml").read_text().rstrip("\n"))
 
 
 @app.command("keys")
@@ -166,17 +166,17 @@ def keys(
     from dorm.deploy.keys import prepare, write_apply
     from events.subjects import token
 
-    found = read(settings)
-    if not found.trust:
+    deployment = read(settings)
+    if not deployment.trust:
         raise Fail(
             "a cluster with `trust: false` has no keys; install its files right away", USAGE, code="deploy.keys.open"
         )
     kept = key_folder(folder)
-    renewed = prepare(found, kept, token(admin or kept.admin() or login_name()), time.time_ns())
-    console.print(Text(f"the keys of cluster {found.cluster} are in {kept.path}; {kept.admin()} is its admin"))
+    renewed = prepare(deployment, kept, token(admin or kept.admin() or login_name()), time.time_ns())
+    console.print(Text(f"the keys of cluster {deployment.cluster} are in {kept.path}; {kept.admin()} is its admin"))
     if renewed:
         console.print(Text(f"new certificates: {', '.join(renewed)}; install their machines again"))
-    if write_apply(found, kept):
+    if write_apply(deployment, kept):
         console.print(Text(f"{kept.apply} brings changed accounts to the servers: see that it does"))
 
 
@@ -219,24 +219,24 @@ def install(
     from dorm.deploy import installing
     from dorm.deploy.rendering import parts
 
-    found = read(settings)
+    deployment = read(settings)
     name = machine or socket.gethostname().split(".")[0]
-    has = parts(found, name)
-    files = _files(found, name, has, None if folder is None else key_folder(folder))
+    has = parts(deployment, name)
+    files = _files(deployment, name, has, None if folder is None else key_folder(folder))
     if check if check is not None else root == Path("/"):
-        _check(found, name, root)
+        _check(deployment, name, root)
     steps = installing.plan(root, name, files) if dry_run else installing.install(root, name, files, force=force)
     _show(root, steps, dry_run=dry_run)
     if not dry_run:
         _next(name, has, steps, elsewhere=root != Path("/"))
 
 
-def _files(found: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | None) -> list[File]:
+def _files(deployment: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | None) -> list[File]:
     from dorm.deploy.keys import keys_of
     from dorm.deploy.rendering import rendered
 
-    files = rendered(found, name)
-    if not found.trust or {part.name for part in has} == {"node"}:
+    files = rendered(deployment, name)
+    if not deployment.trust or {part.name for part in has} == {"node"}:
         return files
     if kept is None:
         raise Fail(
@@ -244,15 +244,15 @@ def _files(found: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | 
             2,
             code="deploy.keys.missing",
         )
-    return [*files, *keys_of(found, name, kept)]
+    return [*files, *keys_of(deployment, name, kept)]
 
 
-def _check(found: Deployment, name: str, root: Path) -> None:
+def _check(deployment: Deployment, name: str, root: Path) -> None:
     from dorm.deploy.rendering import lacks
 
-    lacking = lacks(found, name, root)
+    lacking = lacks(deployment, name, root)
     for lack in lacking[:-1]:
-        complain(lack.text, lack.code)
+        report_error(lack.text, lack.code)
     if lacking:
         raise Fail(lacking[-1].text, code=lacking[-1].code)
 
@@ -260,28 +260,28 @@ def _check(found: Deployment, name: str, root: Path) -> None:
 def _show(root: Path, steps: Sequence[Step], *, dry_run: bool) -> None:
     from dorm.deploy.installing import changed
 
-    words = {"new": "would write", "changed": "would change", "removed": "would remove", "edited": "changed by hand"}
+    planned = {"new": "would write", "changed": "would change", "removed": "would remove", "edited": "changed by hand"}
     done = {"new": "wrote", "changed": "changed", "removed": "removed", "edited": "replaced"}
     for step in steps:
         if step.fate != "same":
-            say(f"{(words if dry_run else done)[step.fate]:<16}{root / step.path.lstrip('/')}")
+            print_line(f"{(planned if dry_run else done)[step.fate]:<16}{root / step.path.lstrip('/')}")
             if dry_run and step.difference:
-                say(step.difference)
+                print_line(step.difference)
     if not changed(steps):
-        say(f"all {len(steps)} files are up to date")
+        print_line(f"all {len(steps)} files are up to date")
 
 
 def _next(name: str, has: Sequence[Part], steps: Sequence[Step], *, elsewhere: bool) -> None:
     from dorm.deploy.installing import restarts, stops
 
     units = " ".join(unit for part in has for unit in part.units)
-    say(f"next{f', on {name}' if elsewhere else ''}:")
-    say("  systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload")
-    say(f"  systemctl enable --now {units}")
+    print_line(f"next{f', on {name}' if elsewhere else ''}:")
+    print_line("  systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload")
+    print_line(f"  systemctl enable --now {units}")
     if changed := restarts(steps):
-        say(f"  systemctl restart {' '.join(changed)}")
+        print_line(f"  systemctl restart {' '.join(changed)}")
     if gone := stops(steps):
-        say(f"  systemctl stop {' '.join(gone)}")
+        print_line(f"  systemctl stop {' '.join(gone)}")
 
 
 @app.command("found")
@@ -372,7 +372,7 @@ async def backup(
     console.print(Text(text), soft_wrap=True)
     if done.ahead:
         count = "1 copy is" if len(done.ahead) == 1 else f"{len(done.ahead)} copies are"
-        say(
+        print_line(
             f"warning: {count} later than this one, such as {done.ahead[-1]}: some clock was wrong. --keep neither counts nor "
             "removes them; remove those of the future by hand",
             error=True,

@@ -88,10 +88,10 @@ async def doctor(
 
     from dorm.doctor.findings import gravest_first
 
-    found = cx.target()
-    looked = gravest_first(await _look(found, _here(node, data, checkpoints), api or []))
-    _show(found, looked, output, every=every)
-    if any(one.level == "wrong" for one in looked):
+    target = cx.target()
+    looked = gravest_first(await _look(target, _here(node, data, checkpoints), api or []))
+    _show(target, looked, output, every=every)
+    if any(finding.level == "wrong" for finding in looked):
         raise typer.Exit(FAILED)
 
 
@@ -110,17 +110,17 @@ def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> Node
     return NodeHere(name, root, (checkpoints or home() / "checkpoints").absolute())
 
 
-async def _look(found: Target, here: NodeHere | None, apis: Sequence[str]) -> list[Finding]:
+async def _look(target: Target, here: NodeHere | None, apis: Sequence[str]) -> list[Finding]:
     from dorm.doctor.findings import wrong
     from dorm.doctor.machine import judge_master, judge_node
 
     state: State | None = None
-    looked = await _certificates(found, apis)
+    looked = await _certificates(target, apis)
     try:
-        connection = await found.connection("dorm-doctor", timeout=_CONNECT_S)
+        connection = await target.connection("dorm-doctor", timeout=_CONNECT_S)
     except LogError as error:
         todo = "start the NATS servers, or see whether this machine reaches them"
-        looked.append(wrong("servers", found.url, str(error), todo))
+        looked.append(wrong("servers", target.url, str(error), todo))
     else:
         try:
             state, more = await _cluster(connection)
@@ -129,36 +129,36 @@ async def _look(found: Target, here: NodeHere | None, apis: Sequence[str]) -> li
             await connection.close()
     if here is not None:
         looked += await judge_node(here, state)
-    key = found.seal_key() or key_file(found.cluster)
+    key = target.seal_key() or key_file(target.cluster)
     if key.exists():
         looked += await judge_master(key.parent)
     return looked
 
 
-async def _certificates(found: Target, apis: Sequence[str]) -> list[Finding]:
+async def _certificates(target: Target, apis: Sequence[str]) -> list[Finding]:
     """Look at the certificates that are known without a NATS server: the authority's, files on this machine, and the APIs'."""
     from dorm.doctor import certificates as c
 
-    own = await asyncio.to_thread(found.read)
+    own = await asyncio.to_thread(target.read)
     todo = "remove ca.pem and ca.key from the folder of keys, and make the keys again: users and nodes need new credentials"
     seen = [c.parsed("authority", "the cluster's own certificate", own.ca, todo)] if own is not None and own.ca else []
     here = await asyncio.to_thread(c.apis_here)
     what, renew = "the API's certificate", "renew the file of its --tls-cert; it is used within seconds"
-    files = [(Path(file), what, renew) for one in here for file in one.files]
-    seen += await asyncio.to_thread(lambda: c.in_files([*_files(found), *files]))
-    where = dict.fromkeys([*apis, *(one.url for one in here if one.url)])
-    seen += await asyncio.gather(*(c.shown_at(one, what, renew) for one in where))
+    files = [(Path(file), what, renew) for api in here for file in api.files]
+    seen += await asyncio.to_thread(lambda: c.in_files([*_files(target), *files]))
+    where = dict.fromkeys([*apis, *(api.url for api in here if api.url)])
+    seen += await asyncio.gather(*(c.shown_at(url, what, renew) for url in where))
     return list(c.judge_ends(dict.fromkeys(seen), time.time_ns()))
 
 
-def _files(found: Target) -> Iterator[tuple[Path, str, str]]:
+def _files(target: Target) -> Iterator[tuple[Path, str, str]]:
     """Yield the certificates that an admin's folder of keys, and `dorm deploy install`, may have put on this machine."""
     from dorm.deploy import layout
 
     again = "run `dorm deploy keys` on the admin's machine, and `dorm deploy install` here"
     yield Path(layout.KEYS, "server.pem"), "the NATS server's certificate", again
     yield Path(layout.API, "server.pem"), "the API's certificate", again
-    key = found.seal_key()
+    key = target.seal_key()
     if key is not None:
         made = "run `dorm init` again, or `dorm deploy keys` and `dorm deploy install`, which renew it"
         for file in sorted(key.parent.glob("server*.pem")):
@@ -186,9 +186,11 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     renewed = "run `dorm init` again, or `dorm deploy keys` and `dorm deploy install`; the server reads it on SIGHUP"
     looked += certificates.judge_ends(
         [
-            certificates.parsed(one.name or one.address, "the NATS server's certificate", one.certificate, renewed)
-            for one in every
-            if one.certificate
+            certificates.parsed(
+                server.name or server.address, "the NATS server's certificate", server.certificate, renewed
+            )
+            for server in every
+            if server.certificate
         ],
         time.time_ns(),
     )
@@ -206,9 +208,11 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     if state.known is not None:
         looked += certificates.judge_tokens(state.known.tokens.values(), time.time_ns())
     looked += await rotation_findings(connection)
-    answered = [(one.status.name, one) for one in masters or ()] + [(one.status.node, one) for one in agents or ()]
-    looked += cluster.judge_clocks([(name, one.clock) for name, one in answered])
-    looked += cluster.judge_versions({name: one.status.build for name, one in answered}, BUILD)
+    answered = [(answer.status.name, answer) for answer in masters or ()] + [
+        (answer.status.node, answer) for answer in agents or ()
+    ]
+    looked += cluster.judge_clocks([(name, answer.clock) for name, answer in answered])
+    looked += cluster.judge_versions({name: answer.status.build for name, answer in answered}, BUILD)
     return state, looked
 
 
@@ -260,26 +264,32 @@ async def _ask(connection: Connection, subject: str, kind: type[Status]) -> list
     from events.nats.streams import compared
 
     try:
-        said = await connection.everyone(subject, wait_s=_ANSWER_S)
+        answers = await connection.everyone(subject, wait_s=_ANSWER_S)
     except LogError:
         return None
-    found = []
-    for one in said:
+    judged = []
+    for answer in answers:
         try:
-            status = msgspec.json.decode(one.body, type=kind)
+            status = msgspec.json.decode(answer.body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
-        found.append(Asked(status, compared(status.at / 1e9, one.before, one.after)))
-    return found
+        judged.append(Asked(status, compared(status.at / 1e9, answer.before, answer.after)))
+    return judged
 
 
-def _show(found: Target, looked: list[Finding], output: Format, *, every: bool) -> None:
-    count = {level: sum(1 for one in looked if one.level == level) for level in ("wrong", "unknown", "note", "ok")}
+def _show(target: Target, looked: list[Finding], output: Format, *, every: bool) -> None:
+    count = {
+        level: sum(1 for finding in looked if finding.level == level) for level in ("wrong", "unknown", "note", "ok")
+    }
     if output in (Format.json, Format.yaml):
-        document = {"cluster": found.cluster, **count, "findings": [msgspec.to_builtins(one) for one in looked]}
+        document = {
+            "cluster": target.cluster,
+            **count,
+            "findings": [msgspec.to_builtins(finding) for finding in looked],
+        }
         show_document(document, output)
         return
-    shown = [msgspec.to_builtins(one) for one in looked if every or one.level != "ok"]
+    shown = [msgspec.to_builtins(finding) for finding in looked if every or finding.level != "ok"]
     if shown:
         columns = [("LEVEL", "level"), ("CHECK", "check"), ("ABOUT", "about"), ("FOUND", "text"), ("TO DO", "todo")]
         print_table(shown, columns)

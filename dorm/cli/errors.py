@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from dorm.cli.program_logs import json_line, wants_document, wants_json
-from dorm.cli.terminal import one_line, say
+from dorm.cli.terminal import one_line, print_line
 from events.errors import DormError, code_of
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ class WrongUsage(typer.BadParameter):
         return cls(str(error), code=code_of(error))
 
 
-_complaints: ContextVar[list[str] | None] = ContextVar("complaints", default=None)
+_reported_errors: ContextVar[list[str] | None] = ContextVar("complaints", default=None)
 
 
-def complain(message: str, code: str) -> None:
+def report_error(message: str, code: str) -> None:
     """Report an error that does not stop the command: print a line at once, and exit with 1 at the end."""
     with contextlib.suppress(BrokenPipeError):
-        say(_report(message, code, FAILED), error=True, flush=True)
-    made = _complaints.get()
+        print_line(_report(message, code, FAILED), error=True, flush=True)
+    made = _reported_errors.get()
     if made is not None:
         made.append(message)
 
@@ -76,7 +76,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(_then_end_plugins(work))
     except BrokenPipeError:
         # `dorm events | head`: the reader has closed the pipe, which is not an error.
-        _read_no_more()
+        _discard_output()
         raise typer.Exit(DONE) from None
 
 
@@ -97,8 +97,8 @@ def expected(error: BaseException) -> BaseException | None:
     Recognized by the defining module, so no command has to import all packages to report an error.
     """
     if isinstance(error, BaseExceptionGroup):
-        found = [expected(exception) for exception in error.exceptions]
-        return next((one for one in found if one is not None), None)
+        known = [expected(exception) for exception in error.exceptions]
+        return next((each for each in known if each is not None), None)
     ours = type(error).__module__.split(".")[0] in _OURS
     return error if ours or isinstance(error, OSError) else None
 
@@ -131,18 +131,18 @@ def _report(message: str, code: str, exit_code: int, others: Sequence[tuple[str,
     """Return an error as one line: text with the code after it, or JSON if the command's documents or logs are JSON.  `others` are
     texts and codes of what else is wrong with the same file: each has its own line, or is in a list of all of them."""
     if wants_json():
-        return "\n".join([json_line(message, code=code), *(json_line(text, code=one) for text, one in others)])
+        return "\n".join([json_line(message, code=code), *(json_line(text, code=other) for text, other in others)])
     if wants_document():
         document: dict[str, Any] = {"code": code, "message": message, "exit_code": exit_code}
         if others:
-            document["errors"] = [{"code": one, "message": text} for text, one in ((message, code), *others)]
+            document["errors"] = [{"code": other, "message": text} for text, other in ((message, code), *others)]
         return json.dumps({"error": document})
-    return "\n".join(f"error: {text}" + (f" [{one}]" if one else "") for text, one in ((message, code), *others))
+    return "\n".join(f"error: {text}" + (f" [{other}]" if other else "") for text, other in ((message, code), *others))
 
 
 def _end(message: str, code: str, exit_code: int, others: Sequence[tuple[str, str]] = ()) -> NoReturn:
     with contextlib.suppress(BrokenPipeError):
-        say(_report(message, code, exit_code, others), error=True)
+        print_line(_report(message, code, exit_code, others), error=True)
     sys.exit(exit_code)
 
 
@@ -158,7 +158,7 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
 
 def _run_and_exit(app: typer.Typer) -> NoReturn:
     complaints: list[str] = []
-    _complaints.set(complaints)
+    _reported_errors.set(complaints)
     try:
         # The library's own report of wrong usage takes six lines and a frame.
         code = app(prog_name="dorm", standalone_mode=False)
@@ -166,7 +166,7 @@ def _run_and_exit(app: typer.Typer) -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        _read_no_more()
+        _discard_output()
         sys.exit(DONE)
     except BaseException as error:
         if hasattr(error, "format_message"):
@@ -175,9 +175,9 @@ def _run_and_exit(app: typer.Typer) -> NoReturn:
         if known is None:
             if not wants_json():
                 raise
-            say(json_line(line(error), error), error=True)
+            print_line(json_line(line(error), error), error=True)
             sys.exit(FAILED)
-        others = [(line(one), code_of(one)) for one in getattr(known, "others", ())]
+        others = [(line(other), code_of(other)) for other in getattr(known, "others", ())]
         _end(line(known), code_of(known), _exit_code(known), others)
     sys.exit(code if isinstance(code, int) and code else FAILED if complaints else DONE)
 
@@ -202,6 +202,6 @@ def _usage_code(error: BaseException) -> str:
     return code_of(error) or f"usage.{kind}"
 
 
-def _read_no_more() -> None:
-    """Discard the buffer's content, so that the interpreter does not complain at its end."""
+def _discard_output() -> None:
+    """Discard the buffer's content, so that the interpreter reports no error at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

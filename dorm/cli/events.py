@@ -18,7 +18,7 @@ from dorm.cli.connect import Cluster, complete, complete_app, complete_node
 from dorm.cli.errors import WrongUsage
 from dorm.cli.output import as_yaml, console
 from dorm.cli.source import log_of, parse_moment, report_nothing_found
-from dorm.cli.terminal import in_document, one_line, say
+from dorm.cli.terminal import in_document, one_line, print_line
 from events.cloudevents import cloud_event, plain
 from events.instants import shown
 from events.log.records import LogUnavailable
@@ -162,13 +162,13 @@ async def _before(log: ReadableLog, moment: Moment, *, itself: bool) -> int:
 
 async def _print_all(tail: Tail, printer: _Printer) -> None:
     try:
-        async with contextlib.aclosing(tail.events()) as found:
-            async for one in found:
-                printer.show(one)
+        async with contextlib.aclosing(tail.events()) as events:
+            async for event in events:
+                printer.show(event)
     except (asyncio.CancelledError, LogUnavailable):
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()
-            say(f"ended early; to continue from here: --after {tail.position}", error=True, flush=True)
+            print_line(f"ended early; to continue from here: --after {tail.position}", error=True, flush=True)
         raise
 
 
@@ -179,33 +179,33 @@ class _Printer:
         self._output, self._flush = output, flush
         self.shown = 0
 
-    def show(self, one: Logged) -> None:
+    def show(self, event: Logged) -> None:
         self.shown += 1
         whole = self._output is EventFormat.wide
         if console.is_terminal and (whole or self._output is EventFormat.table):
-            console.print(_coloured(one, whole), soft_wrap=True)
+            console.print(_coloured(event, whole), soft_wrap=True)
             return
-        sys.stdout.write(self._line(one) + "\n")
+        sys.stdout.write(self._line(event) + "\n")
         if self._flush:
             sys.stdout.flush()
 
-    def _line(self, one: Logged) -> str:
+    def _line(self, event: Logged) -> str:
         if self._output is EventFormat.cloudevents:
-            return in_document(msgspec.json.encode(cloud_event(one)).decode())
+            return in_document(msgspec.json.encode(cloud_event(event)).decode())
         if self._output in (EventFormat.json, EventFormat.yaml):
-            document = {"position": str(one.position), "log_time": one.time, **plain(one.event)}
+            document = {"position": str(event.position), "log_time": event.time, **plain(event.event)}
             if self._output is EventFormat.json:
                 return in_document(msgspec.json.encode(document).decode())
             return "---\n" + as_yaml(document).rstrip("\n")
-        return "".join(_columns(one, self._output is EventFormat.wide))
+        return "".join(_columns(event, self._output is EventFormat.wide))
 
 
-def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
+def _columns(logged: Logged, whole: bool) -> tuple[str, str, str]:
     """Return place and time, kind, and the gist."""
     return (
-        f"{one.position!s:>8}  {shown(one.time, 3)}  ",
-        f"{type(one.event).__name__:<21}",
-        in_words(one.event, whole=whole),
+        f"{logged.position!s:>8}  {shown(logged.time, 3)}  ",
+        f"{type(logged.event).__name__:<21}",
+        in_words(logged.event, whole=whole),
     )
 
 
@@ -220,9 +220,9 @@ def style_of(event: Event) -> str:
     return _STYLES.get(type(event).__name__, usual)
 
 
-def _coloured(one: Logged, whole: bool) -> Text:
-    place, kind, gist = _columns(one, whole)
-    return Text(place, style="dim").append(kind, style=style_of(one.event)).append(gist, style="none")
+def _coloured(logged: Logged, whole: bool) -> Text:
+    place, kind, gist = _columns(logged, whole)
+    return Text(place, style="dim").append(kind, style=style_of(logged.event)).append(gist, style="none")
 
 
 def in_words(event: Event, *, whole: bool = False) -> str:

@@ -92,17 +92,19 @@ async def story(
     wanted = name if node else await own_app(name, file, cx)
     async with log_of(file, cx) as log:
         with progress_of("reading") as report:
-            found = await tell(log, wanted, until, since=begin, node=node, progress=report)
+            narrated = await tell(log, wanted, until, since=begin, node=node, progress=report)
     if output in (Format.json, Format.yaml):
-        show_document(found, output)
+        show_document(narrated, output)
         return
     console.print(
-        Text(found.name, style="bold").append(f"  {found.id}" * (found.id != found.name), style="not bold dim")
+        Text(narrated.name, style="bold").append(
+            f"  {narrated.id}" * (narrated.id != narrated.name), style="not bold dim"
+        )
     )
-    for line in _totals(found.totals):
+    for line in _totals(narrated.totals):
         console.print(line)
     console.print()
-    show_chapters(found.chapters, last)
+    show_chapters(narrated.chapters, last)
 
 
 def _totals(totals: AppTotals | NodeTotals | None) -> list[Text]:
@@ -136,14 +138,14 @@ def show_chapters(chapters: Sequence[Chapter], last: int | None = None) -> None:
     shown = chapters if last is None else chapters[len(chapters) - min(last, len(chapters)) :]
     if len(shown) < len(chapters):
         console.print(Text(f"{counted(len(chapters) - len(shown), 'earlier chapter')}", style="dim"))
-    told = {chapter.position for chapter in chapters}
+    listed = {chapter.position for chapter in chapters}
     places = max((len(chapter.position) for chapter in shown), default=0)
     today = ""
     for chapter in shown:
         if today != (today := day(chapter.time)):
             console.print(Text(f"{today} UTC", style="dim"))
         margin = Text(f"{clock(chapter.time, 3)}  {chapter.position:>{places}}  ", style="dim")
-        text = _in_lines(chapter, told)
+        text = _in_lines(chapter, listed)
         # A pipe gets whole lines, a terminal folds them beside the margin.
         room = max(20, console.width - len(margin)) if console.is_terminal else 10**6
         for line in text.wrap(console, room):
@@ -152,17 +154,17 @@ def show_chapters(chapters: Sequence[Chapter], last: int | None = None) -> None:
             margin = Text(" " * len(margin))
 
 
-def _in_lines(chapter: Chapter, told: set[str]) -> Text:
+def _in_lines(chapter: Chapter, listed: set[str]) -> Text:
     """Return the gist, then the details; causes that are chapters of the story are named only by their positions."""
     head, *rest = (_plain(part) for part in chapter.text.split("; "))
     text = Text(head, style=_STYLES.get(chapter.what, ""))
-    within = [cause.position for cause in chapter.causes if cause.position in told]
+    within = [cause.position for cause in chapter.causes if cause.position in listed]
     if within:
         text.append(f"  ← {', '.join(within)}", style="not bold dim default")
     for part in rest:
         text.append(f"\n  {part}", style="default")
     for cause in chapter.causes:
-        if cause.position not in told:
+        if cause.position not in listed:
             text.append(f"\n  ← {cause.position} {_plain(cause.text)}", style="dim default")
     return text
 
@@ -245,13 +247,13 @@ async def explain(
             followers: list[Follower] = [witness] if brief else [witness, teller, outlook]
             state = await follow(log, wanted, followers, moment, progress=report)
         live = file is None and moment is None
-        found = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
-    start = None if brief else await _start_of(found, outlook, state)
+        explanation = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
+    start = None if brief else await _start_of(explanation, outlook, state)
     if output in (Format.json, Format.yaml):
-        told = {} if brief else {"start": start, "totals": teller.totals(state), "story": teller.story()}
-        show_document({**msgspec.to_builtins(found), **told}, output)
+        more = {} if brief else {"start": start, "totals": teller.totals(state), "story": teller.story()}
+        show_document({**msgspec.to_builtins(explanation), **more}, output)
         return
-    _show(found, start, live=live)
+    _show(explanation, start, live=live)
     if not isinstance(state.policy_failure, msgspec.UnsetType):
         failed = state.policy_failure
         text = f"policy {failed.policy} gives no usable answer, so every app keeps what it has: {failed.reason}"
@@ -261,74 +263,84 @@ async def explain(
         show_chapters(teller.story(), last)
 
 
-async def _start_of(found: Explanation, outlook: Outlook, state: State) -> Start | None:
+async def _start_of(explanation: Explanation, outlook: Outlook, state: State) -> Start | None:
     """Return when an app that waits will start; None for other apps."""
     from replay.simulator.forks.starting import forecast
 
     with progress_of("simulating"), solver_prints_elsewhere():
-        return await asyncio.to_thread(forecast, outlook, state, found.id, found.at)
+        return await asyncio.to_thread(forecast, outlook, state, explanation.id, explanation.at)
 
 
-def _show(found: Explanation, start: Start | None, *, live: bool) -> None:
+def _show(explanation: Explanation, start: Start | None, *, live: bool) -> None:
     from replay.words import moment
 
     if not live:
-        console.print(Text(f"as it was at sequence {found.seq}, {moment(found.at)}", style="dim"))
-    console.print(Text(found.name, style="bold").append(f"  {found.id}", style="dim not bold"))
+        console.print(Text(f"as it was at sequence {explanation.seq}, {moment(explanation.at)}", style="dim"))
+    console.print(Text(explanation.name, style="bold").append(f"  {explanation.id}", style="dim not bold"))
     # A paragraph is folded to the terminal's width.
-    console.print(Text(f"{found.text}  {start.text}" if start else found.text), soft_wrap=False)
-    lines = _lines(found)
+    console.print(Text(f"{explanation.text}  {start.text}" if start else explanation.text), soft_wrap=False)
+    lines = _lines(explanation)
     if lines:
         console.print()
     for label, value in lines:
         console.print(Text(f"  {label:<12}").append(cell(value)))
 
 
-def _lines(found: Explanation) -> list[tuple[str, str]]:
+def _lines(explanation: Explanation) -> list[tuple[str, str]]:
     from events.quantities import humanize
     from replay.words import moment
 
     lines: list[tuple[str, str]] = []
-    if found.state not in ("live", "ended"):
+    if explanation.state not in ("live", "ended"):
         return lines
-    if found.state == "live":
-        each = ", ".join(humanize(name, amount) for name, amount in found.demand.items())
+    if explanation.state == "live":
+        each = ", ".join(humanize(name, amount) for name, amount in explanation.demand.items())
         lines.append(
-            ("containers", f"{found.containers} ({found.n_min} to {found.n_max}, weight {found.weight:g}) of {each}")
+            (
+                "containers",
+                f"{explanation.containers} ({explanation.n_min} to {explanation.n_max}, weight {explanation.weight:g}) of {each}",
+            )
         )
-        if found.share is not None and found.fair_share is not None:
-            parts = f"{found.share:.4g} of {found.dominant or 'nothing'}, fair {found.fair_share:.4g}"
-            lines.append(("share", parts + (f" ({found.share / found.fair_share:.0%})" if found.fair_share else "")))
-        if found.reason:
-            lines.append(("reason", f"{found.reason.code}, since {moment(found.reason.since)}"))
-            if found.reason.code in _TRY:
-                capped = found.reason.code == "overhead" and "max_changes" in found.reason.text
-                lines.append(("try", "dorm plan --set max_changes=100" if capped else _TRY[found.reason.code]))
-    if found.decision:
-        lines += _decision_lines(found.decision)
-    if found.revision > 1:
-        behind = found.revision_running not in (None, found.revision)
-        due = f", and revision {found.revision_running} runs until it is restarted" if behind else ""
-        lines.append(("revision", f"{found.revision}{due}"))
-    if found.last_change:
-        change = found.last_change
+        if explanation.share is not None and explanation.fair_share is not None:
+            parts = f"{explanation.share:.4g} of {explanation.dominant or 'nothing'}, fair {explanation.fair_share:.4g}"
+            lines.append(
+                (
+                    "share",
+                    parts + (f" ({explanation.share / explanation.fair_share:.0%})" if explanation.fair_share else ""),
+                )
+            )
+        if explanation.reason:
+            lines.append(("reason", f"{explanation.reason.code}, since {moment(explanation.reason.since)}"))
+            if explanation.reason.code in _TRY:
+                capped = explanation.reason.code == "overhead" and "max_changes" in explanation.reason.text
+                lines.append(("try", "dorm plan --set max_changes=100" if capped else _TRY[explanation.reason.code]))
+    if explanation.decision:
+        lines += _decision_lines(explanation.decision)
+    if explanation.revision > 1:
+        behind = explanation.revision_running not in (None, explanation.revision)
+        due = f", and revision {explanation.revision_running} runs until it is restarted" if behind else ""
+        lines.append(("revision", f"{explanation.revision}{due}"))
+    if explanation.last_change:
+        change = explanation.last_change
         what = f"{change.adjustment} with {change.containers}, generation {change.generation}"
         lines.append(("last change", f"{change.position}, {moment(change.time)}: {what}"))
-    if found.speed is not None:
-        lines += _speed_lines(found.speed)
-    if found.batch is not None:
-        lines.append(("batch", _batch_line(found.batch)))
-    if found.history:
-        last = found.history[-1]
+    if explanation.speed is not None:
+        lines += _speed_lines(explanation.speed)
+    if explanation.batch is not None:
+        lines.append(("batch", _batch_line(explanation.batch)))
+    if explanation.history:
+        last = explanation.history[-1]
         names = ("wait", "warm_up", "barrier", "pause") if last["live"] else ("stop", "wait", "start")
         phases = [f"{name} {last[f'{name}_s']:.3f} s" for name in names if last[f"{name}_s"] is not None]
         cost = (
-            f"; one costs {found.adjust_s:.{1 if found.adjust_s >= 0.1 else 3}f} s of its work"
-            if found.adjust_s is not None
+            f"; one costs {explanation.adjust_s:.{1 if explanation.adjust_s >= 0.1 else 3}f} s of its work"
+            if explanation.adjust_s is not None
             else ""
         )
-        lost = f"{counted(found.lost_steps, 'step')} lost" if found.reports_progress else "lost work unknown"
-        times = f"{counted(found.adjustments, 'time')}, {lost}"
+        lost = (
+            f"{counted(explanation.lost_steps, 'step')} lost" if explanation.reports_progress else "lost work unknown"
+        )
+        times = f"{counted(explanation.adjustments, 'time')}, {lost}"
         lines.append(("adjusted", f"{times}; the last: {', '.join(phases)}{cost}"))
     return lines
 
@@ -347,10 +359,10 @@ def _speed_lines(speed: SpeedCurve) -> list[tuple[str, str]]:
     if speed.across:
         rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in speed.across if point.steps_per_s]
         lines.append(("across", f"if they are on several nodes, {', '.join(rates)}"))
-    for one in speed.types:
-        rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in one.points if point.steps_per_s]
-        times = f"{one.times:.2f} times the slowest" if one.times > 1 else "the slowest"
-        lines.append((f"on {one.type or 'no type'}", f"{times} ({one.basis}): {', '.join(rates)}"))
+    for type_ in speed.types:
+        rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in type_.points if point.steps_per_s]
+        times = f"{type_.times:.2f} times the slowest" if type_.times > 1 else "the slowest"
+        lines.append((f"on {type_.type or 'no type'}", f"{times} ({type_.basis}): {', '.join(rates)}"))
     if speed.remaining_s is not None:
         more = f"; one more container saves {span(speed.next_saves_s)}" if speed.next_saves_s is not None else ""
         lines.append(("remaining", f"{span(speed.remaining_s)} with what it has{more}"))

@@ -175,12 +175,12 @@ async def incident(
 
     async with log_of(file, cx) as log:
         with progress_of("reading") as report, solver_prints_elsewhere():
-            found = await write(
+            bundle = await write(
                 log, path, begin, end, before_s=before_s, disguised=disguise, page=page, progress=report
             )
-    told = f"{counted(len(found.stories), 'story')}".replace("storys", "stories")
+    stories = f"{counted(len(bundle.stories), 'story')}".replace("storys", "stories")
     console.print(
-        Text(f"{path}: records {found.first + 1} to {found.last}, {told}; begin with {path / 'README.md'}"),
+        Text(f"{path}: records {bundle.first + 1} to {bundle.last}, {stories}; begin with {path / 'README.md'}"),
         soft_wrap=True,
     )
 

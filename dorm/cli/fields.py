@@ -10,7 +10,7 @@ import typer
 
 from dorm.cli.connect import complete_app, complete_engine
 from dorm.cli.errors import WrongUsage
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,19 +143,23 @@ class Given(NamedTuple):
     max_runtime: str | None = None
     after: Sequence[str] | None = None
 
-    def fields(self, note: Callable[[str], None] = lambda text: say(f"note: {text}", error=True)) -> dict[str, Any]:
+    def fields(
+        self, note: Callable[[str], None] = lambda text: print_line(f"note: {text}", error=True)
+    ) -> dict[str, Any]:
         """Return the fields of the spec, including the contents of the named files; `note` receives notes for their author.
         Raises WrongUsage, SpecError."""
-        for one in self.env or ():
-            if "=" not in one and one not in os.environ:
-                raise WrongUsage(f"--env: {one!r} has no value, and this shell has no such variable; write {one}=VALUE")
-        typed = (one.partition("=") for one in self.env or ())
+        for pair in self.env or ():
+            if "=" not in pair and pair not in os.environ:
+                raise WrongUsage(
+                    f"--env: {pair!r} has no value, and this shell has no such variable; write {pair}=VALUE"
+                )
+        typed = (pair.partition("=") for pair in self.env or ())
         env = {name: value if sign else os.environ[name] for name, sign, value in typed}
-        found: dict[str, Any] = {"env": env} if env else {}
+        set_fields: dict[str, Any] = {"env": env} if env else {}
         if self.env_file or self.requirements or self.volume:
             from dorm.local.spec_files import read_fields
 
-            found = read_fields(
+            set_fields = read_fields(
                 Path.cwd(),
                 note,
                 env=env,
@@ -163,17 +167,17 @@ class Given(NamedTuple):
                 requirements=self.requirements or "",
                 volumes=self.volume or (),
             )
-        found |= {"max_runtime": self.max_runtime} if self.max_runtime else {}
-        return found | ({"after": list(self.after)} if self.after else {})
+        set_fields |= {"max_runtime": self.max_runtime} if self.max_runtime else {}
+        return set_fields | ({"after": list(self.after)} if self.after else {})
 
 
-def tell_findings(spec: AppSpec) -> None:
+def print_findings(spec: AppSpec) -> None:
     """Print what its author should look at before it runs.  Raises SpecError."""
     from events.spec.variables import check_names, findings
 
     check_names(spec)
     for finding in findings(spec):
-        say(f"note: {spec.name}: {finding.text}", error=True)
+        print_line(f"note: {spec.name}: {finding.text}", error=True)
 
 
 _READ_BY_PROGRAMS = (
@@ -190,12 +194,12 @@ def left_out_of(spec: AppSpec) -> str:
     """Return in one line which well-known variables of this shell the app does not get, and how it gets them; "" for none."""
     from events.spec.checking import why_secret
 
-    found = [name for name in _READ_BY_PROGRAMS if os.environ.get(name) and name not in spec.env]
-    secret = [name for name in found if why_secret(name, os.environ[name])]
+    variables = [name for name in _READ_BY_PROGRAMS if os.environ.get(name) and name not in spec.env]
+    secret = [name for name in variables if why_secret(name, os.environ[name])]
     ways = {
-        "--env {} passes {}": [name for name in found if name not in (*secret, "CUDA_VISIBLE_DEVICES")],
+        "--env {} passes {}": [name for name in variables if name not in (*secret, "CUDA_VISIBLE_DEVICES")],
         "--gpu N gives it GPUs": ["CUDA_VISIBLE_DEVICES"]
-        if "CUDA_VISIBLE_DEVICES" in found and "gpu" not in spec.demand
+        if "CUDA_VISIBLE_DEVICES" in variables and "gpu" not in spec.demand
         else [],
         "`secrets` in its spec gives it a file": [f"{name}" for name in secret if f"{name}_FILE" not in spec.secrets],
     }
@@ -205,14 +209,14 @@ def left_out_of(spec: AppSpec) -> str:
     return f"{', '.join(left)} {verb} set in this shell and not in the app's environment: {how}" if left else ""
 
 
-def tell_left_out(spec: AppSpec) -> None:
+def print_left_out(spec: AppSpec) -> None:
     """Print which well-known variables of this shell the app does not get, if there are any."""
     if text := left_out_of(spec):
-        say(f"note: {text}", error=True)
+        print_line(f"note: {text}", error=True)
 
 
 def command_of(
-    words: Sequence[str],
+    command: Sequence[str],
     *,
     cpu: str,
     memory: str | None,
@@ -225,14 +229,14 @@ def command_of(
     """Return a command that was typed with options of `dorm run`; `more` are further fields of it.  Raises WrongUsage."""
     from dorm.local.commands import Typed
 
-    if not words[0]:
+    if not command[0]:
         raise WrongUsage("COMMAND: the first word must be a program's name", code="usage.nothing_to_do")
     if folder is not None and not folder.startswith("/"):
         raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
     if workdir is not None and (no_workdir or folder is not None):
         raise WrongUsage("--workdir ships a folder, and --no-workdir and --folder ship none; leave out one of them")
     return Typed(
-        words=tuple(words),
+        command=tuple(command),
         demand={"cpu": cpu, **({"memory": memory} if memory else {}), **({"gpu": str(gpu)} if gpu else {})},
         folder=folder or "",
         workdir="" if no_workdir or folder else (workdir or "."),

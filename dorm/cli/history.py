@@ -84,12 +84,12 @@ async def compare(
 
     async with log_of(file, cx) as log, _second(other) as second:
         with progress_of("reading") as report:
-            found = await between(log, a, b, moment, other=second, progress=report)
+            comparison = await between(log, a, b, moment, other=second, progress=report)
 
     if output in (Format.json, Format.yaml):
-        show_document(found, output)
+        show_document(comparison, output)
     else:
-        _show_comparison(found)
+        _show_comparison(comparison)
 
 
 @contextlib.asynccontextmanager
@@ -104,23 +104,27 @@ async def _second(file: Path | None) -> AsyncIterator[ReadableLog | None]:
 # --- for people ---------------------------------------------------------------------------------------------------------
 
 
-def _show_comparison(found: Comparison) -> None:
-    headings = [("", "what"), (one_line(found.a.name), "a"), (one_line(found.b.name), "b")]
-    one, other = side_lines(found.a), side_lines(found.b)
-    units = list(dict.fromkeys([*found.a.given, *found.b.given]))
-    rows: list[dict[str, Any]] = [{"what": what, "a": one[what], "b": other[what]} for what in one]
+def _show_comparison(comparison: Comparison) -> None:
+    headings = [("", "what"), (one_line(comparison.a.name), "a"), (one_line(comparison.b.name), "b")]
+    first, second = side_lines(comparison.a), side_lines(comparison.b)
+    units = list(dict.fromkeys([*comparison.a.given, *comparison.b.given]))
+    rows: list[dict[str, Any]] = [{"what": what, "a": first[what], "b": second[what]} for what in first]
     rows += [
-        {"what": f"given, {unit}", "a": _number(found.a.given.get(unit)), "b": _number(found.b.given.get(unit))}
+        {
+            "what": f"given, {unit}",
+            "a": _number(comparison.a.given.get(unit)),
+            "b": _number(comparison.b.given.get(unit)),
+        }
         for unit in units
     ]
     show([row for row in rows if row["a"] or row["b"]], headings, Format.table)
     _titled(
         "differences between their specs",
-        [{"what": d.field, "a": _shortened(d.a), "b": _shortened(d.b)} for d in found.spec],
+        [{"what": d.field, "a": _shortened(d.a), "b": _shortened(d.b)} for d in comparison.spec],
         headings,
     )
-    _titled("progress", _progress(found), headings)
-    _titled("speed", _speeds(found), headings)
+    _titled("progress", _progress(comparison), headings)
+    _titled("speed", _speeds(comparison), headings)
 
 
 def _titled(title: str, rows: list[dict[str, Any]], headings: list[tuple[str, str]]) -> None:
@@ -155,14 +159,14 @@ def side_lines(side: Side) -> dict[str, str | None]:
     }
 
 
-def _progress(found: Comparison) -> list[dict[str, Any]]:
+def _progress(comparison: Comparison) -> list[dict[str, Any]]:
     """Return the steps of both at the same times after their acceptance."""
     from replay.words import span
 
-    longest = max((side.curve[-1].at_s for side in (found.a, found.b) if side.curve), default=0.0)
+    longest = max((side.curve[-1].at_s for side in (comparison.a, comparison.b) if side.curve), default=0.0)
     times = [longest * part / _PARTS for part in range(1, _PARTS + 1)] if longest else []
     return [
-        {"what": f"after {span(time)}", "a": _point(found.a.curve, time), "b": _point(found.b.curve, time)}
+        {"what": f"after {span(time)}", "a": _point(comparison.a.curve, time), "b": _point(comparison.b.curve, time)}
         for time in times
     ]
 
@@ -175,7 +179,7 @@ def _point(curve: Sequence[Point], time: float) -> str | None:
     return f"step {last.step}{loss} ({counted(last.containers, 'container')})"
 
 
-def _speeds(found: Comparison) -> list[dict[str, Any]]:
+def _speeds(comparison: Comparison) -> list[dict[str, Any]]:
     """Return steps per second by the number of containers."""
 
     def by_size(side: Side) -> dict[int, list[float]]:
@@ -184,14 +188,14 @@ def _speeds(found: Comparison) -> list[dict[str, Any]]:
             sizes.setdefault(speed.containers, []).append(speed.steps_per_s)
         return sizes
 
-    one, other = by_size(found.a), by_size(found.b)
+    first, second = by_size(comparison.a), by_size(comparison.b)
     return [
         {
             "what": f"{size} container{'' if size == 1 else 's'}, steps/s",
-            "a": _number(max(one[size])) if size in one else None,
-            "b": _number(max(other[size])) if size in other else None,
+            "a": _number(max(first[size])) if size in first else None,
+            "b": _number(max(second[size])) if size in second else None,
         }
-        for size in sorted({*one, *other})
+        for size in sorted({*first, *second})
     ]
 
 
@@ -209,18 +213,18 @@ _WIDTH = 40
 """Characters of a curve."""
 
 
-def show_compared(found: Sequence[tuple[Side, dict[str, Any]]], output: Format) -> None:
+def show_compared(compared: Sequence[tuple[Side, dict[str, Any]]], output: Format) -> None:
     """Print apps, each with its spec, side by side."""
     from replay.comparison import differing
 
-    sides = [side for side, _ in found]
-    differs = differing([spec for _, spec in found])
+    sides = [side for side, _ in compared]
+    differs = differing([spec for _, spec in compared])
     if output in (Format.json, Format.yaml):
         show_document({"apps": sides, "spec": differs}, output)
         return
     headings = [("", "what"), *((one_line(side.name), str(index)) for index, side in enumerate(sides))]
     tables = [side_lines(side) for side in sides]
-    rows = [{"what": what, **{str(index): one[what] for index, one in enumerate(tables)}} for what in tables[0]]
+    rows = [{"what": what, **{str(index): table[what] for index, table in enumerate(tables)}} for what in tables[0]]
     units = dict.fromkeys(unit for side in sides for unit in side.given)
     rows += [
         {
@@ -337,11 +341,11 @@ async def history(
 
     names = [*(apps or []), *(name or [])]
     begin, end = parse_moment(since), parse_moment(until)
-    for one in state or ():
-        if one not in STATES:
-            raise WrongUsage(f"--state: {one} is not a state; the states are {', '.join(STATES)}")
+    for wanted_state in state or ():
+        if wanted_state not in STATES:
+            raise WrongUsage(f"--state: {wanted_state} is not a state; the states are {', '.join(STATES)}")
     try:
-        conditions = [parse_condition(one) for one in metric or ()]
+        conditions = [parse_condition(condition) for condition in metric or ()]
         in_order([], sort)
     except SelectError as error:
         raise WrongUsage.of(error) from None
@@ -357,10 +361,10 @@ async def history(
 
     async with _log(file, cx) as (log, me):
         with progress_of("reading") as report:
-            found = await gather(log, begin, end, wanted=wanted, progress=report)
-    users = _own(found.state, me) if not user else list(user)
-    rows = in_order(select(found.apps, names=names, users=users, states=state or (), conditions=conditions), sort)
-    _show(rows, found, output, last, conditions)
+            gathered = await gather(log, begin, end, wanted=wanted, progress=report)
+    users = _own(gathered.state, me) if not user else list(user)
+    rows = in_order(select(gathered.apps, names=names, users=users, states=state or (), conditions=conditions), sort)
+    _show(rows, gathered, output, last, conditions)
 
 
 @contextlib.asynccontextmanager
@@ -381,7 +385,7 @@ def _own(state: State, user: str) -> list[str]:
 
 
 def _show(
-    rows: list[PastApp], found: Gathered, output: SheetFormat, last: int | None, conditions: Sequence[Condition]
+    rows: list[PastApp], gathered: Gathered, output: SheetFormat, last: int | None, conditions: Sequence[Condition]
 ) -> None:
     from replay.words import moment
 
@@ -393,7 +397,7 @@ def _show(
         return
     if not rows:
         which = " that match" if conditions else ""
-        console.print(Text(f"no apps{which} among {counted(len(found.apps), 'app')} of that time"))
+        console.print(Text(f"no apps{which} among {counted(len(gathered.apps), 'app')} of that time"))
         return
     shown = rows[: last or _SHOWN]
     plain = [

@@ -24,7 +24,7 @@ from dorm.cli.apps import undone_by_bounds, undone_by_restart
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, AppNames, Cluster
 from dorm.cli.errors import Fail, WrongUsage
-from dorm.cli.fields import ShowIgnored, complete_field, tell_findings
+from dorm.cli.fields import ShowIgnored, complete_field, print_findings
 from dorm.cli.output import Format, Output, as_yaml, console, counted, show_document, solver_prints_elsewhere
 from dorm.local.spec_files import load_document, parse_spec
 from events.spec import SpecError, document_of
@@ -104,14 +104,14 @@ async def with_folder(
         )
         raise Fail(text, code="edit.workdir_of_another")
     if send:
-        found = (await with_workdir(connected, spec, base, show_ignored=show_ignored)).workdir
+        shipped = (await with_workdir(connected, spec, base, show_ignored=show_ignored)).workdir
     else:
         if show_ignored:
             show_left_out(spec, base)
-        found = await folder_as_shipped(connected.log.files, base / str(spec.workdir))
-    if isinstance(before, Workdir) and isinstance(found, Workdir) and before.hash == found.hash:
-        found = before
-    return {**document, "workdir": msgspec.to_builtins(found)}
+        shipped = await folder_as_shipped(connected.log.files, base / str(spec.workdir))
+    if isinstance(before, Workdir) and isinstance(shipped, Workdir) and before.hash == shipped.hash:
+        shipped = before
+    return {**document, "workdir": msgspec.to_builtins(shipped)}
 
 
 # --- from what people type to a spec ----------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ async def from_editor(spec: AppSpec, check: Callable[[dict[str, Any]], object]) 
     """Have the user edit the spec in `$VISUAL` or `$EDITOR`, again with the reason as long as `check` refuses it; return None
     if it was left as it was.  Raises Fail if no editor can be started, or it fails."""
     before = as_yaml(document_of(spec))
-    command = shlex.split(next((found for name in _EDITORS if (found := os.environ.get(name))), "vi"))
+    command = shlex.split(next((editor for name in _EDITORS if (editor := os.environ.get(name))), "vi"))
     text, why = before, ""
     while True:
         edited = await _edited(command, spec.name, _head(spec.name, why) + text)
@@ -263,27 +263,27 @@ async def _edit(
     from events.spec.editing import differing
 
     state = await connected.state()
-    found = find_app(state, name, connected.user)
+    app = find_app(state, name, connected.user)
     try:
-        check_editable(found)
+        check_editable(app)
     except SpecError as error:
         raise Fail(str(error), code=error.code) from None
-    before = found.owners_spec
-    after = await _asked(connected, found, file, pairs, send=not dry_run, show_ignored=show_ignored)
+    before = app.owners_spec
+    after = await _wanted_spec(connected, app, file, pairs, send=not dry_run, show_ignored=show_ignored)
     changes = differing(before, after) if after is not None else None
     if after is None or changes is None or not changes.all:
-        console.print(Text(f"nothing to change: {found.name} has this spec already"))
+        console.print(Text(f"nothing to change: {app.name} has this spec already"))
         return
     if not {"command", "resume", "checkpoint", "env"}.isdisjoint(changes.all):
-        tell_findings(after)
-    planned = _planned(state, found, after) if not found.ended else None
+        print_findings(after)
+    planned = _planned(state, app, after) if not app.ended else None
     if output in (Format.json, Format.yaml) and dry_run:
-        show_document(_document(found, before, after, changes, planned), output)
+        show_document(_document(app, before, after, changes, planned), output)
     elif output not in (Format.json, Format.yaml):
-        _show(found, before, after, changes, planned)
+        _show(app, before, after, changes, planned)
     if dry_run or not (yes or typer.confirm("change it?", default=False)):
         return
-    edited = await steering.edit(connected, found.id, after, made_from=before)
+    edited = await steering.edit(connected, app.id, after, made_from=before)
     if output in (Format.json, Format.yaml):
         show_document(_document(edited, before, after, changes, planned), output)
     else:
@@ -292,7 +292,7 @@ async def _edit(
         console.print(Text(f"{edited.name} has revision {edited.revision}{when}"))
 
 
-async def _asked(
+async def _wanted_spec(
     connected: Client, app: App, file: Path | None, pairs: list[str] | None, *, send: bool, show_ignored: bool
 ) -> AppSpec | None:
     """Return the spec that the user wants; None if an editor left it as it was.  A folder that it names is shipped with
@@ -345,33 +345,37 @@ def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: 
     if planned is None:
         return
     disturbed = [app for app in planned.apps if app.kind]
-    for one in disturbed[:_MOST_SHOWN]:
-        console.print(Text(_in_words(one, own=one.id == app.id)))
+    for planned_app in disturbed[:_MOST_SHOWN]:
+        console.print(Text(_in_words(planned_app, own=planned_app.id == app.id)))
     if len(disturbed) > _MOST_SHOWN:
         console.print(Text(f"and {counted(len(disturbed) - _MOST_SHOWN, 'more app')}; `--dry-run -o json` lists all"))
     if not disturbed:
         console.print(Text("no app is resized or restarted"))
 
 
-def _in_words(one: PlannedApp, *, own: bool) -> str:
+def _in_words(planned: PlannedApp, *, own: bool) -> str:
     from replay.words import begins_again
 
     size = (
-        f"{one.before} -> {counted(one.after, 'container')}"
-        if one.before != one.after
-        else counted(one.after, "container")
+        f"{planned.before} -> {counted(planned.after, 'container')}"
+        if planned.before != planned.after
+        else counted(planned.after, "container")
     )
-    pause = f"; its last pauses were about {one.adjust_s:.0f} s" if one.measured else "; its pause was never measured"
-    lost = f"; it {begins_again(one.lost_s)}" if one.lost_s else ""
-    if one.kind == "stop":
-        why = f": {one.reason.text}" if one.reason is not None else ""
-        return f"{one.name} is stopped{'' if lost else ' with a checkpoint'}, and waits{why}{lost}"
-    if one.kind == "start":
-        return f"{one.name} starts with {size}"
+    pause = (
+        f"; its last pauses were about {planned.adjust_s:.0f} s"
+        if planned.measured
+        else "; its pause was never measured"
+    )
+    lost = f"; it {begins_again(planned.lost_s)}" if planned.lost_s else ""
+    if planned.kind == "stop":
+        why = f": {planned.reason.text}" if planned.reason is not None else ""
+        return f"{planned.name} is stopped{'' if lost else ' with a checkpoint'}, and waits{why}{lost}"
+    if planned.kind == "start":
+        return f"{planned.name} starts with {size}"
     if lost:
-        return f"{one.name} is restarted: {size}{lost}"
-    how = "is resized while it runs" if one.kind == "live" else "is checkpointed and restarted"
-    return f"{one.name} {how}: {size}{pause}" if own or one.kind != "live" else f"{one.name} {how}: {size}"
+        return f"{planned.name} is restarted: {size}{lost}"
+    how = "is resized while it runs" if planned.kind == "live" else "is checkpointed and restarted"
+    return f"{planned.name} {how}: {size}{pause}" if own or planned.kind != "live" else f"{planned.name} {how}: {size}"
 
 
 def _value(value: Any) -> str:
@@ -441,13 +445,13 @@ async def restart(
     async with cx.client() as connected:
         before = await connected.app(app)
         was, at = before.phase, before.checkpoint
-        found = await steering.restart(connected, app, fresh=fresh, fall_back=fall_back, reason=reason)
+        restarted = await steering.restart(connected, app, fresh=fresh, fall_back=fall_back, reason=reason)
     whence = f"from its checkpoint at step {at}" if at is not None and not fresh else "from the start"
     undone = undone_by_restart(before)
     if was == "running" and not fresh:
         whence = "from the start" if undone else "from the checkpoint that it saves now"
         whence += ", or from the start if it reports none" if at is None and not undone else ""
-    text = f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs{undone}"
+    text = f"{restarted.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs{undone}"
     console.print(Text(text))
 
 
@@ -469,8 +473,8 @@ async def retry(cx: Cluster, app: AppName) -> None:
     from dorm.client import operating
 
     async with cx.client() as connected:
-        found = await operating.retry(connected, app)
-    console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it runs"))
+        retried = await operating.retry(connected, app)
+    console.print(Text(f"{retried.name} is retried now; `dorm ps` shows when it runs"))
 
 
 # --- hold -------------------------------------------------------------------------------------------------------------
@@ -503,9 +507,9 @@ async def hold(
 
     async with cx.client() as connected:
         for name in dict.fromkeys(apps):
-            found = await steering.hold(connected, name, reason)
-            gives = "it gives its containers back" if found.current is not None else "it waits"
-            text = f"{found.name} is held: {gives} until `dorm release {found.name}`{undone_by_restart(found)}"
+            held = await steering.hold(connected, name, reason)
+            gives = "it gives its containers back" if held.current is not None else "it waits"
+            text = f"{held.name} is held: {gives} until `dorm release {held.name}`{undone_by_restart(held)}"
             console.print(Text(text))
 
 
@@ -531,5 +535,5 @@ async def release(
 
     async with cx.client() as connected:
         for name in dict.fromkeys(apps):
-            found = await steering.release(connected, name, reason)
-            console.print(Text(f"{found.name} is released; `dorm ps` shows when it runs"))
+            released = await steering.release(connected, name, reason)
+            console.print(Text(f"{released.name} is released; `dorm ps` shows when it runs"))

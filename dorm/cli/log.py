@@ -92,10 +92,10 @@ def show_seals(report: SealReport, output: Format) -> None:
         return
     if not report.unknown:
         for line in seal_lines(report):
-            _say(line)
+            _print_note(line)
     if wrong := wrong_with(report):
         raise Fail(wrong, code="seal.differs")
-    _say(f"the log is as it was sealed up to sequence {max(report.sealed_upto, report.expected_seq)}", "green")
+    _print_note(f"the log is as it was sealed up to sequence {max(report.sealed_upto, report.expected_seq)}", "green")
 
 
 def seal_lines(report: SealReport) -> list[str]:
@@ -151,9 +151,9 @@ def show_audit(report: Report, output: Format) -> None:
             raise typer.Exit(FAILED)
         return
     for line in _audit_lines(report):
-        _say(line)
+        _print_note(line)
     if report.divergence is not None:
-        _say(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked")
+        _print_note(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked")
         show_divergence(report.divergence)
         raise Fail(f"sequence {report.divergence.seq}: {report.divergence.what}", code="replay.differs")
     if report.seals.damage is not None:
@@ -168,7 +168,7 @@ def show_audit(report: Report, output: Format) -> None:
     same = "the same state and the same decisions"
     if report.not_checked:
         same = f"the same state, and the same decisions where they could be checked ({report.not_checked} could not)"
-    _say(f"the log was replayed and gave {same}; digest {report.digest}", "green")
+    _print_note(f"the log was replayed and gave {same}; digest {report.digest}", "green")
 
 
 def _audit_lines(report: Report) -> list[str]:
@@ -194,7 +194,7 @@ def _audit_lines(report: Report) -> list[str]:
     if report.parts.checked:
         lines.append(f"{counted(report.parts.checked, 'part')} of nodes derived from the log again, byte for byte")
     lines += [f"node {node} has no part yet" for node in report.parts.missing]
-    lines += [f"the part of node {one.node}, of record {one.seq}: {one.what}" for one in report.parts.wrong]
+    lines += [f"the part of node {part.node}, of record {part.seq}: {part.what}" for part in report.parts.wrong]
     return lines + _ledger_lines(report.ledgers)
 
 
@@ -215,9 +215,9 @@ def _ledger_lines(ledgers: LedgerReport) -> list[str]:
     return lines
 
 
-def show_divergence(found: Divergence) -> None:
+def show_divergence(divergence: Divergence) -> None:
     """Print which app would have got what, and the fields that differ."""
-    if found.apps:
+    if divergence.apps:
         rows = [
             {
                 "app": app.app,
@@ -225,13 +225,13 @@ def show_divergence(found: Divergence) -> None:
                 "recorded": _places(app.recorded),
                 "again": _places(app.again),
             }
-            for app in found.apps
+            for app in divergence.apps
         ]
         print_table(rows, [("APP", "app"), ("HAD", "before"), ("RECORDED", "recorded"), ("AGAIN", "again")])
     # The table above already shows the placements, far more readably.
-    fields = [d for d in found.differences if not (found.apps and ".changes[" in d.path)]
+    fields = [d for d in divergence.differences if not (divergence.apps and ".changes[" in d.path)]
     for difference in fields:
-        _say(f"  {difference.path}\n    recorded  {difference.recorded}\n    again     {difference.again}")
+        _print_note(f"  {difference.path}\n    recorded  {difference.recorded}\n    again     {difference.again}")
 
 
 def _places(nodes: Mapping[str, int]) -> str:
@@ -242,7 +242,7 @@ def _places(nodes: Mapping[str, int]) -> str:
     return f"{sum(nodes.values())}: {', '.join(each)}"
 
 
-def _say(text: str, style: str = "") -> None:
+def _print_note(text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
@@ -368,14 +368,14 @@ class Part(msgspec.Struct, frozen=True):
     archive: str = ""
     """The archive's name, "" for the stream."""
     bytes: int | None = None
-    """Of the stream."""
+    """Size of the stream."""
 
 
 async def _parts(connection: Connection, place: str) -> list[Part]:
     """Return the archives, and the stream at the end.  Raises LogError if the archives can't be listed."""
     from events.archive.whole import WholeLog
 
-    found: list[Part] = []
+    parts: list[Part] = []
     log = WholeLog(connection.stream, connection.cluster, place=place)
     try:
         archives = await log.archives()
@@ -383,11 +383,11 @@ async def _parts(connection: Connection, place: str) -> list[Part]:
             raise gap
         for name in await archives.names() if archives is not None else ():
             assert archives is not None
-            found.append(Part(name.after + 1, name.upto, f"{archives.place}/{connection.cluster}/{name}", str(name)))
+            parts.append(Part(name.after + 1, name.upto, f"{archives.place}/{connection.cluster}/{name}", str(name)))
     finally:
         await log.close()
     start, end, room = await connection.stream.start(), await connection.stream.end(), await connection.stream.room()
-    return [*found, Part(start + 1, end, f"stream, {humanize(MEMORY, room.taken)}", bytes=room.taken)]
+    return [*parts, Part(start + 1, end, f"stream, {humanize(MEMORY, room.taken)}", bytes=room.taken)]
 
 
 # --- seal, verify, limit, key -----------------------------------------------------------------------------------------
@@ -459,8 +459,8 @@ async def verify(
 
     async with log_of(file, cx, tells_damage=True) as log:
         with progress_of("verifying") as report:
-            found = await verify_seals(log, keys=keys, expected=expected, progress=report)
-    show_seals(found, output)
+            seals = await verify_seals(log, keys=keys, expected=expected, progress=report)
+    show_seals(seals, output)
 
 
 @app.command()
@@ -499,14 +499,14 @@ async def limit(
     try:
         if size is not None:
             await connection.stream.set_limit(most)
-        found = await connection.stream.room()
+        room = await connection.stream.room()
     finally:
         await connection.close()
     if output in (Format.json, Format.yaml):
-        show_document({"bytes": found.taken, "limit": found.limit}, output)
+        show_document({"bytes": room.taken, "limit": room.limit}, output)
         return
-    may = f"of {humanize(MEMORY, found.limit)}" if found.limit else "without a limit of its own"
-    console.print(Text(f"the log takes {humanize(MEMORY, found.taken)} {may}"), soft_wrap=True)
+    may = f"of {humanize(MEMORY, room.limit)}" if room.limit else "without a limit of its own"
+    console.print(Text(f"the log takes {humanize(MEMORY, room.taken)} {may}"), soft_wrap=True)
 
 
 def _bytes(size: str) -> int:
@@ -540,8 +540,8 @@ async def key(
     from dorm.local.home import key_file
     from dorm.master.sealing import read_key
 
-    found = cx.target()
-    public = read_key(path or found.seal_key() or key_file(found.cluster)).public
+    target = cx.target()
+    public = read_key(path or target.seal_key() or key_file(target.cluster)).public
     if output in (Format.json, Format.yaml):
         show_document({"key": public}, output)
     else:

@@ -108,19 +108,19 @@ class _OnDemand(TyperGroup):
             self.list_commands(ctx)  # So that similar names can be suggested.
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None and ctx is not None:
-            for one in (command, *getattr(command, "commands", {}).values()):
-                _show_no_type(one.get_params(ctx))
+            for each in (command, *getattr(command, "commands", {}).values()):
+                _show_no_type(each.get_params(ctx))
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from dorm.cli.verbs import meant
+        from dorm.cli.verbs import replacement_for
 
         try:
             return super().resolve_command(ctx, args)
         except typer.BadParameter:
             raise
         except Exception as error:  # The library's class for an unknown command is not public.
-            if args and (instead := meant(args[0])) and hasattr(error, "message"):
+            if args and (instead := replacement_for(args[0])) and hasattr(error, "message"):
                 error.message = f"No such command {args[0]!r}; use {instead}"
             raise
 

@@ -154,20 +154,20 @@ async def master(
         from dorm.metrics.server import SolveTimer
         from dorm.plugins.limits import limit_s
         from dorm.policies.registry import built_in
-        from dorm.rotation.service import open_checked, rotating_beside
-        from dorm.workdir.keeping import keeping_beside
+        from dorm.rotation.service import open_checked, rotating_while_leading
+        from dorm.workdir.keeping import keeping_while_leading
         from events.log.records import until_answered
 
-        found = cx.target().as_process("master")
-        if change is not None and found.credentials:
+        target = cx.target().as_process("master")
+        if change is not None and target.credentials:
             text = "a master changes no policy where users are known; an operator does, with `dorm policy set`"
             raise Fail(text, USAGE, code="identity.role.too_low")
-        cluster_name = found.cluster
-        file = key or found.seal_key() or key_file(cluster_name)
+        cluster_name = target.cluster
+        file = key or target.seal_key() or key_file(cluster_name)
         seal_key = await asyncio.to_thread(open_key, file)
         if archives:
             await open_checked(archives, cluster_name)
-        connection = await found.connection("dorm-master", create=True, replicas=replicas, patient=True)
+        connection = await target.connection("dorm-master", create=True, replicas=replicas, patient=True)
         stack, timer = contextlib.AsyncExitStack(), SolveTimer()
         rotation = rotation_settings(archives, rotate_size, rotate_age, keep, spool=file.parent / "rotation")
         try:
@@ -175,9 +175,9 @@ async def master(
             first = change if change is None or change.policy is None or built_in(change.policy) else None
             if first is not None:
                 await until_answered(lambda: client.change_policy(first), "changing the policy")
-            await _mind_the_copies(connection)
+            await _check_copies(connection)
             replicated = await until_answered(connection.leadership.replicas, "looking up the lease of the masters") > 1
-            one = Master(
+            running = Master(
                 connection.log,
                 connection.bus,
                 cluster_name,
@@ -186,7 +186,7 @@ async def master(
                 build=BUILD,
                 key=seal_key,
                 leadership=connection.leadership,
-                apart=lease_apart(lambda: found.connection("dorm-lease", patient=True), connection),
+                apart=lease_apart(lambda: target.connection("dorm-lease", patient=True), connection),
                 lease_s=lease or (_REPLICATED_LEASE_S if replicated else _LEASE_S),
                 witness=witness_file(file),
                 accept_log=accept_log,
@@ -194,67 +194,69 @@ async def master(
                 solve=timer,
                 policy_limit_s=limit_s(LIMIT_S),
             )
-            made.append(one)
-            health.watch(master_checks(one, connection.log))
-            apart = await found.connection("dorm-rotation", patient=True)
+            made.append(running)
+            health.watch(master_checks(running, connection.log))
+            apart = await target.connection("dorm-rotation", patient=True)
             stack.push_async_callback(apart.close)
-            await stack.enter_async_context(rotating_beside(one, apart, rotation, seal_key))
-            await stack.enter_async_context(keeping_beside(one, connection.log.files))
+            await stack.enter_async_context(rotating_while_leading(running, apart, rotation, seal_key))
+            await stack.enter_async_context(keeping_while_leading(running, connection.log.files))
             answering = answering_status(
                 connection.bus,
                 cluster_name,
-                one,
+                running,
                 connection.log,
                 build=BUILD,
                 clock=time.time_ns,
                 folders=[file.parent],
             )
             await stack.enter_async_context(answering)
-            if found.credentials:
-                await stack.enter_async_context(_views(found, file, lambda: one.state))
+            if target.credentials:
+                await stack.enter_async_context(_views(target, file, lambda: running.state))
             if serve_at is not None:
-                await stack.enter_async_context(_metrics(connection, one, timer, serve_at, metrics_file(file), health))
+                await stack.enter_async_context(
+                    _metrics(connection, running, timer, serve_at, metrics_file(file), health)
+                )
             if change is None or first is not None:
-                await one.run()
+                await running.run()
             else:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(_plug_in(client, one, change))
-                    await one.run()
+                    tasks.create_task(_plug_in(client, running, change))
+                    await running.run()
         finally:
             await stack.aclose()
             await connection.close()
 
     await run_service(work(), health)
-    if any(one.computing.busy for one in made):
+    if any(each.computing.busy for each in made):
         exit_despite_threads()
 
 
-def _views(found: Target, key: Path, state: Callable[[], State]) -> AbstractAsyncContextManager[ViewsProcess]:
+def _views(target: Target, key: Path, state: Callable[[], State]) -> AbstractAsyncContextManager[ViewsProcess]:
     from dorm.local.companions import ViewsProcess
 
-    path = str(Path(found.credentials).expanduser())
-    return ViewsProcess(state, found.url, found.cluster, credentials=path, key=key)
+    path = str(Path(target.credentials).expanduser())
+    return ViewsProcess(state, target.url, target.cluster, credentials=path, key=key)
 
 
 def _metrics(
-    connection: Connection, one: Master, timer: SolveTimer, address: Address, file: Path, health: Health
+    connection: Connection, master: Master, timer: SolveTimer, address: Address, file: Path, health: Health
 ) -> AbstractAsyncContextManager[None]:
     from dorm.metrics.follower import Follower
     from dorm.metrics.server import MetricsServer, of_master, serving
 
     follower = Follower(connection.log, file=file, clock=time.time_ns, room=connection.stream.room)
-    server = MetricsServer(address, [follower.metrics, of_master(one, timer)], health=health)
-    return serving(server, follower, one.settled)
+    server = MetricsServer(address, [follower.metrics, of_master(master, timer)], health=health)
+    return serving(server, follower, master.settled)
 
 
-async def _plug_in(client: Client, one: Master, change: PolicyChanged) -> None:
+async def _plug_in(client: Client, master: Master, change: PolicyChanged) -> None:
     """Change to a plug-in policy once a master leads: the log accepts none that the leading master has not announced."""
     import structlog
 
     from dorm.client.errors import Refused
     from events.log.records import until_answered
 
-    await one.settled.wait()
+    await master.settled.wait()
     try:
         await until_answered(lambda: client.change_policy(change), "changing the policy")
     except Refused as error:
@@ -274,7 +276,7 @@ def _limit(text: str | None) -> None:
         raise WrongUsage(f"--policy-limit: {error}", code="policy.limit.malformed") from None
 
 
-async def _mind_the_copies(connection: Connection) -> None:
+async def _check_copies(connection: Connection) -> None:
     """Check the log's copies; a server that forbids a master to change streams is logged and does not keep it from leading."""
     import structlog
 
@@ -363,7 +365,7 @@ def _print(row: Leader) -> None:
     if (
         row.condition == "unknown"
         and row.masters is not None
-        and not any(one.condition == "leads" for one in row.masters)
+        and not any(master.condition == "leads" for master in row.masters)
     ):
         if not row.masters:
             then = "start one with `dorm master`"
@@ -399,7 +401,7 @@ def _print_followers(row: Leader) -> None:
     if row.masters is None:
         console.print(Text("\nwhich masters follow is not known: they may not be asked with these credentials"))
         return
-    following = [msgspec.to_builtins(one) for one in row.masters if one.name != row.leader]
+    following = [msgspec.to_builtins(master) for master in row.masters if master.name != row.leader]
     if following:
         console.print()
         print_table(following, [("FOLLOWER", "name"), ("BEHIND", "lag"), ("FOLDED", "seq"), ("BUILD", "build")])

@@ -46,11 +46,11 @@ async def chosen(connected: Client, nodes: list[str] | None, selector: list[str]
         return list(dict.fromkeys(nodes))
     wanted = parse_pairs(selector, "--selector")
     state = await connected.state()
-    found = [name for name, node in sorted(state.nodes.items()) if wanted.items() <= node.labels.items()]
-    if not found:
+    matching = [name for name, node in sorted(state.nodes.items()) if wanted.items() <= node.labels.items()]
+    if not matching:
         labels = ", ".join(f"{name}={value}" for name, value in wanted.items())
         raise Fail(f"no node has {labels}; `dorm nodes -o wide` shows labels", code="node.not_found")
-    return found
+    return matching
 
 
 @command(user=True)
@@ -87,14 +87,14 @@ async def drain(
         raise WrongUsage("--wait is for draining; a node is used again at once", code="usage.conflict")
 
     async with cx.client() as connected:
-        found = await chosen(connected, nodes, selector)
-        for node in found:
+        selected = await chosen(connected, nodes, selector)
+        for node in selected:
             await connected.drain(node, drain=not undo, reason=reason)
         if wait:
-            await until_empty(connected, found, timeout)
+            await until_empty(connected, selected, timeout)
             return
         how = "being drained; `dorm drain --wait` waits until it is empty"
-        for node in found:
+        for node in selected:
             console.print(Text(f"{node} is {'used again' if undo else how}"))
 
 
@@ -103,9 +103,9 @@ def _left(state: State, nodes: list[str]) -> list[str]:
     from dorm.core.query.views import leaving, paused_text
 
     left = [
-        (f"{node}: " if len(nodes) > 1 else "") + f"{one.name}: {counted(one.containers, 'container')}, {one.next}"
+        (f"{node}: " if len(nodes) > 1 else "") + f"{app.name}: {counted(app.containers, 'container')}, {app.next}"
         for node in nodes
-        for one in leaving(state, node)
+        for app in leaving(state, node)
     ]
     return [*left, paused_text(state)] if left and state.paused else left
 
@@ -267,13 +267,13 @@ async def maintenance(
     """
 
     async with cx.client() as connected:
-        found = await chosen(connected, nodes, selector)
-        for node in found:
+        selected = await chosen(connected, nodes, selector)
+        for node in selected:
             await connected.drain(node, reason=reason, maintenance=True)
         if wait:
-            await until_empty(connected, found, timeout)
+            await until_empty(connected, selected, timeout)
             return
-        for node in found:
+        for node in selected:
             console.print(Text(f"{node} is in maintenance; `dorm nodes up {node}` ends it"))
 
 

@@ -180,8 +180,8 @@ class _Unpadded:
         self._drawn = drawn
 
     def __rich_console__(self, drawing: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for found in Segment.split_lines(drawing.render(self._drawn, options)):
-            segments = list(found)
+        for line in Segment.split_lines(drawing.render(self._drawn, options)):
+            segments = list(line)
             while segments and not segments[-1].text.rstrip(" "):
                 segments.pop()
             if segments:

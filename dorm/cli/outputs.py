@@ -18,7 +18,7 @@ from dorm.cli.connect import AppName, Cluster, complete_app
 from dorm.cli.errors import WrongUsage
 from dorm.cli.output import Format, Output, ago, console, counted, progress_console, show, show_document
 from dorm.cli.tables import when
-from dorm.cli.terminal import one_line, say
+from dorm.cli.terminal import one_line, print_line
 from events.copying import AREAS
 from events.quantities import MEMORY, humanize
 
@@ -148,7 +148,7 @@ async def _list(place: Named, output: Format, cx: Cluster) -> None:
         named_rows = [{**row, "path": row["path"] or place.path.rpartition("/")[2]} for row in rows]
         show(named_rows, _FILES if any(row.get("note") for row in rows) else _FILES[:3], output)
     else:
-        say(f"nothing is in {place.app}:{place.area}/{place.path}".rstrip("/"), error=True)
+        print_line(f"nothing is in {place.app}:{place.area}/{place.path}".rstrip("/"), error=True)
 
 
 async def _copy(from_app: Named | None, to_app: Named | None, source: Path, target: Path, cx: Cluster) -> None:
@@ -167,7 +167,7 @@ async def _copy(from_app: Named | None, to_app: Named | None, source: Path, targ
                     raise await _with_namesake(files, place, error) from None
             else:
                 done = await copy_to(files, source, where, place.path, bar)
-    _say(done)
+    _print_copied(done)
 
 
 async def _with_namesake(files: Files, place: Named, error: FilesRefused) -> FilesRefused:
@@ -187,7 +187,7 @@ async def _with_namesake(files: Files, place: Named, error: FilesRefused) -> Fil
     )
 
 
-def _say(done: Copied) -> None:
+def _print_copied(done: Copied) -> None:
     more = f"; {counted(done.unchanged, 'file')} already there" if done.unchanged else ""
     more += f"; {done.skipped} left out" if done.skipped else ""
     console.print(f"copied {counted(done.files, 'file')}, {humanize(MEMORY, done.size)}{more}")
@@ -219,7 +219,7 @@ def _bar(app: str) -> Iterator[Any]:
                 drawn.advance(task, size)
 
             def skip(self, path: str, why: str) -> None:
-                say(f"left out: {one_line(path)}: {why}", error=True)
+                print_line(f"left out: {one_line(path)}: {why}", error=True)
 
         yield Shown()
 
@@ -254,39 +254,39 @@ async def list_checkpoints(cx: Cluster, app: AppName, output: Output = Format.ta
     from dorm.client.files import Files
 
     async with cx.client() as connected:
-        found = await checkpoints_of(connected, Files(connected), app)
+        checkpoints = await checkpoints_of(connected, Files(connected), app)
     if output in (Format.json, Format.yaml):
-        show_document(found, output)
+        show_document(checkpoints, output)
         return
     now = time.time_ns()
-    if found.checkpoints:
-        show([_row(checkpoint, now) for checkpoint in found.checkpoints], _COLUMNS, output)
-    console.print(_restart(found, now))
-    if found.doubt is not None:
-        console.print(Text(f"doubtful: {found.doubt['text']}", style="yellow"))
-        if found.doubt["advice"]:
-            console.print(Text(found.doubt["advice"]))
-    if found.kept_until is not None:
-        console.print(f"kept until {when(found.kept_until)}, with the outputs")
+    if checkpoints.checkpoints:
+        show([_row(checkpoint, now) for checkpoint in checkpoints.checkpoints], _COLUMNS, output)
+    console.print(_restart(checkpoints, now))
+    if checkpoints.doubt is not None:
+        console.print(Text(f"doubtful: {checkpoints.doubt['text']}", style="yellow"))
+        if checkpoints.doubt["advice"]:
+            console.print(Text(checkpoints.doubt["advice"]))
+    if checkpoints.kept_until is not None:
+        console.print(f"kept until {when(checkpoints.kept_until)}, with the outputs")
 
 
-def _row(one: CheckpointFile, now: int) -> dict[str, Any]:
-    step = f"~{one.step}" if one.step_by == "time" else one.step
+def _row(checkpoint: CheckpointFile, now: int) -> dict[str, Any]:
+    step = f"~{checkpoint.step}" if checkpoint.step_by == "time" else checkpoint.step
     return {
-        **msgspec.structs.asdict(one),
+        **msgspec.structs.asdict(checkpoint),
         "step": step,
-        "size": humanize(MEMORY, one.size),
-        "age": ago(max(0, now - one.modified) / 1e9),
-        "restart": "doubtful" if one.doubtful else "resumes here" if one.used else None,
+        "size": humanize(MEMORY, checkpoint.size),
+        "age": ago(max(0, now - checkpoint.modified) / 1e9),
+        "restart": "doubtful" if checkpoint.doubtful else "resumes here" if checkpoint.used else None,
     }
 
 
-def _restart(found: Checkpoints, now: int) -> str:
-    if found.restart_step is None:
-        said = "the app has reported no checkpoint" if not found.reports else "none that was reported counts"
-        return f"{said}, so a restart begins from nothing, with `command`"
+def _restart(checkpoints: Checkpoints, now: int) -> str:
+    if checkpoints.restart_step is None:
+        why = "the app has reported no checkpoint" if not checkpoints.reports else "none that was reported counts"
+        return f"{why}, so a restart begins from nothing, with `command`"
     by = ""
-    if found.restart_generation is not None and found.restart_at is not None:
-        by = f", which generation {found.restart_generation} reported {ago((now - found.restart_at) / 1e9)} ago"
-    more = "" if found.checkpoints else "; its folder holds no file"
-    return f"a restart would resume from step {found.restart_step}{by} ({counted(found.reports, 'report')} on the log){more}"
+    if checkpoints.restart_generation is not None and checkpoints.restart_at is not None:
+        by = f", which generation {checkpoints.restart_generation} reported {ago((now - checkpoints.restart_at) / 1e9)} ago"
+    more = "" if checkpoints.checkpoints else "; its folder holds no file"
+    return f"a restart would resume from step {checkpoints.restart_step}{by} ({counted(checkpoints.reports, 'report')} on the log){more}"

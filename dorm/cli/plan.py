@@ -80,6 +80,18 @@ async def plan(
         list[str] | None,
         typer.Option(metavar="APP", autocompletion=complete_app, help="Cancel this app."),
     ] = None,
+    hold: Annotated[
+        list[str] | None,
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Hold this app."),
+    ] = None,
+    release: Annotated[
+        list[str] | None,
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Release this held app."),
+    ] = None,
+    restart: Annotated[
+        list[str] | None,
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Restart this app."),
+    ] = None,
     rounds: Annotated[
         int,
         typer.Option(
@@ -126,11 +138,14 @@ async def plan(
     from replay.travel.travel import state_at
 
     assumed = Assumed(
-        joins=tuple(one for one in parsed if isinstance(one, NewNodes)),
-        removed=(*(one for one in parsed if isinstance(one, str)), *(without or [])),
+        joins=tuple(assumption for assumption in parsed if isinstance(assumption, NewNodes)),
+        removed=(*(assumption for assumption in parsed if isinstance(assumption, str)), *(without or [])),
         drained=tuple(drain or []),
         undrained=tuple(undrain or []),
         cancelled=tuple(cancel or []),
+        held=tuple(hold or []),
+        released=tuple(release or []),
+        restarted=tuple(restart or []),
         specs=checked,
     )
     async with log_of(file, cx) as log:
@@ -141,14 +156,14 @@ async def plan(
     live = file is None and moment is None
     try:
         with solver_prints_elsewhere():
-            found = planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)
+            result = planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)
     except UnknownSetting as error:
         raise Fail.of(error, USAGE) from None
     if output in (Format.json, Format.yaml):
-        show_document(found, output)
+        show_document(result, output)
     else:
-        _show(found, output)
-    if found.changes:
+        _show(result, output)
+    if result.changes:
         raise typer.Exit(CHANGES)
 
 
@@ -187,21 +202,21 @@ def parse_nodes(text: str) -> NewNodes | str:
     return NewNodes(count=int(count), capacity=capacity, labels=labels, like=like)
 
 
-def _show(found: Plan, output: Format) -> None:
-    if found.assumed:
-        console.print(Text(f"if: {'; '.join(found.assumed)}", style="dim"))
-    if found.paused:
-        console.print(Text(f"{found.paused}; this is what `dorm resume` would decide", style="yellow"), soft_wrap=True)
-    shown = [app for app in found.apps if app.kind or app.end or app.reason or output is Format.wide]
+def _show(plan: Plan, output: Format) -> None:
+    if plan.assumed:
+        console.print(Text(f"if: {'; '.join(plan.assumed)}", style="dim"))
+    if plan.paused:
+        console.print(Text(f"{plan.paused}; this is what `dorm resume` would decide", style="yellow"), soft_wrap=True)
+    shown = [app for app in plan.apps if app.kind or app.end or app.reason or output is Format.wide]
     if shown:
         show([_row(app) for app in shown], _COLUMNS, output, note=("NOTE", "note"))
         console.print()
-    same = len(found.apps) - len(shown)
-    changed = sum(1 for app in found.apps if app.kind)
+    same = len(plan.apps) - len(shown)
+    changed = sum(1 for app in plan.apps if app.kind)
     rest = f"; {counted(same, 'other app')} {'keeps' if same == 1 else 'keep'} what {'it has' if same == 1 else 'they have'}"
-    headline = f"{counted(changed, 'app')} would change" if found.changes else "no app would change"
+    headline = f"{counted(changed, 'app')} would change" if plan.changes else "no app would change"
     console.print(Text(headline + (rest if same else "")))
-    before, after = found.before, found.after
+    before, after = plan.before, plan.after
     show(
         [_figures("now", before), _figures("then", after)],
         [
@@ -213,12 +228,12 @@ def _show(found: Plan, output: Format) -> None:
         ],
         Format.table,
     )
-    for number, one in enumerate(found.rounds, 1):
-        which = f"decision {number}: " if len(found.rounds) > 1 else ""
-        budget = f" of at most {one.overhead_budget}" if one.overhead_budget >= 0 else ""
+    for number, decision in enumerate(plan.rounds, 1):
+        which = f"decision {number}: " if len(plan.rounds) > 1 else ""
+        budget = f" of at most {decision.overhead_budget}" if decision.overhead_budget >= 0 else ""
         console.print(
             Text(
-                f"{which}{counted(one.changed, 'app')} changed, {one.overhead}{budget} against θ2; solver: {one.status}"
+                f"{which}{counted(decision.changed, 'app')} changed, {decision.overhead}{budget} against θ2; solver: {decision.status}"
             ),
         )
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete
-from dorm.cli.errors import FAILED, USAGE, Fail, complain
+from dorm.cli.errors import FAILED, USAGE, Fail, report_error
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ async def show_dry_run(
     from dorm.core.query.trying import document, resized, touched
 
     now = max(state.time, time.time_ns())
-    found = touched(state, change, await _heard(connected, state), now)
+    trial = touched(state, change, await _heard(connected, state), now)
     with solver_prints_elsewhere():
-        apps = [] if found.refused else resized(state, change, found.unmounted, now)
+        apps = [] if trial.refused else resized(state, change, trial.unmounted, now)
     if output in (Format.json, Format.yaml):
-        show_document(document(found, differences, apps), output)
+        show_document(document(trial, differences, apps), output)
     else:
-        for line in _lines(found, differences, apps):
+        for line in _lines(trial, differences, apps):
             console.print(Text(line))
-    return not found.refused
+    return not trial.refused
 
 
 async def _heard(connected: Client, state: State) -> dict[str, int]:
@@ -57,22 +57,22 @@ async def _heard(connected: Client, state: State) -> dict[str, int]:
     return heard
 
 
-def _lines(found: Touched, differences: list[str], resized: list[ResizedApp]) -> list[str]:
-    lines = [f"refused: {found.refused}"] if found.refused else ["accepted; nothing has been changed"]
+def _lines(trial: Touched, differences: list[str], resized: list[ResizedApp]) -> list[str]:
+    lines = [f"refused: {trial.refused}"] if trial.refused else ["accepted; nothing has been changed"]
     lines += [f"  {line}" for line in differences]
     lines.append("constraints:")
-    lines += [f"  {'holds ' if rule.holds else 'BROKEN'}  {rule.text}" for rule in found.rules]
+    lines += [f"  {'holds ' if rule.holds else 'BROKEN'}  {rule.text}" for rule in trial.rules]
     lines.append("whom it touches:")
     touches = []
-    if found.leases:
-        touches.append(f"  {_named(found.leases, 'node')}: another lease from the next heartbeat on")
-    if found.lost:
-        verb = "has" if len(found.lost) == 1 else "have"
-        touches.append(f"  {_named(found.lost, 'node')}: {verb} been silent for longer than the new node_grace")
-    if found.unmounted:
-        touches.append(f"  {_named(found.unmounted, 'node')}: another folder of checkpoints, so no containers any more")
-    if found.ended:
-        touches.append(f"  {_named(found.ended, 'ended app')}: dropped at once, with logs and checkpoints")
+    if trial.leases:
+        touches.append(f"  {_named(trial.leases, 'node')}: another lease from the next heartbeat on")
+    if trial.lost:
+        verb = "has" if len(trial.lost) == 1 else "have"
+        touches.append(f"  {_named(trial.lost, 'node')}: {verb} been silent for longer than the new node_grace")
+    if trial.unmounted:
+        touches.append(f"  {_named(trial.unmounted, 'node')}: another folder of checkpoints, so no containers any more")
+    if trial.ended:
+        touches.append(f"  {_named(trial.ended, 'ended app')}: dropped at once, with logs and checkpoints")
     touches += [
         f"  {app.name}: {app.then} containers after the next decision, instead of {app.otherwise} (now {app.now})"
         for app in resized
@@ -224,20 +224,20 @@ async def get(
     async with cx.client() as connected:
         state = await connected.state()
     settings, plugins = state.settings, state.policy_plugins
-    found: Any = {"name": POLICY, "value": settings.policy} if key == POLICY else None
+    value: Any = {"name": POLICY, "value": settings.policy} if key == POLICY else None
     text = settings.policy
     parameters, times = in_force(settings, plugins)
-    for one in (*parameters, *times):
-        if key in (one.name, one.word):
-            found, text = one, shown(one, one.value)
-    if found is None:
+    for entry in (*parameters, *times):
+        if key in (entry.name, entry.word):
+            value, text = entry, shown(entry, entry.value)
+    if value is None:
         raise Fail(
             f"unknown setting {key!r}; there are {', '.join(words(settings, plugins))}",
             USAGE,
             code="settings.unknown",
         )
     if output in (Format.json, Format.yaml):
-        show_document(found, output)
+        show_document(value, output)
     else:
         console.print(Text(text))
 
@@ -387,16 +387,16 @@ def list_policies(output: Output = Format.table) -> None:
         show(shown, columns, output, note=("MEANING", "meaning"))
     for row in plugins:
         if row["problem"]:
-            complain(row["problem"], "policy.plugin.broken")
+            report_error(row["problem"], "policy.plugin.broken")
 
 
 def _plugins() -> list[dict[str, Any]]:
     from dorm import plugins
 
     rows = []
-    for name, one in plugins.found().items():
+    for name, plugin in plugins.discover().items():
         row: dict[str, Any] = {"policy": name, "version": None, "default": False, "parameters": [], "meaning": ""}
-        row |= {"plugin": one.plugin, "problem": ""}
+        row |= {"plugin": plugin.plugin, "problem": ""}
         try:
             loaded = plugins.policy(name)
         except plugins.PluginError as error:

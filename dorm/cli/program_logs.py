@@ -83,15 +83,15 @@ def wants_json() -> bool:
 
 def _own_words() -> list[str]:
     """Return the words of the command line up to `--`: further output is another program's."""
-    words = sys.argv[1:]
-    return words[: words.index("--")] if "--" in words else words
+    arguments = sys.argv[1:]
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
 def wants_document() -> bool:
     """Return whether this command prints a JSON document (`-o json`), even if its options could not be parsed."""
-    words = _own_words()
-    joined = any(word in ("-ojson", "-o=json", "--output=json") for word in words)
-    return joined or any(pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(words))
+    arguments = _own_words()
+    joined = any(word in ("-ojson", "-o=json", "--output=json") for word in arguments)
+    return joined or any(pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(arguments))
 
 
 def json_line(

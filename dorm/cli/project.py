@@ -46,12 +46,12 @@ async def with_workdir(connected: Client, spec: CheckedSpec, base: Path, *, show
     tenant = await tenant_of(connected, "" if spec.user == "anonymous" else spec.user)
     with progress_console.status(Text(f"{spec.name}: packing its folder")) as status:
 
-        def tell(sent: int, of: int) -> None:
+        def report(sent: int, of: int) -> None:
             status.update(Text(f"{spec.name}: {sent} of {of} parts of its folder sent"))
 
-        shipped = await ship_folder(connected.log.files, tenant, base / given, tell=tell)
-    _say_left_out(spec, shipped.scanned, show_ignored=show_ignored)
-    _say(spec.name, shipped)
+        shipped = await ship_folder(connected.log.files, tenant, base / given, report=report)
+    _print_left_out(spec, shipped.scanned, show_ignored=show_ignored)
+    _print_shipped(spec.name, shipped)
     return msgspec.structs.replace(spec, workdir=shipped.workdir)
 
 
@@ -61,10 +61,10 @@ def show_left_out(spec: CheckedSpec, base: Path) -> None:
     from dorm.workdir import look_at
 
     if isinstance(spec.workdir, str):
-        _say_left_out(spec, look_at(base / spec.workdir), show_ignored=True)
+        _print_left_out(spec, look_at(base / spec.workdir), show_ignored=True)
 
 
-def _say_left_out(spec: CheckedSpec, scanned: Scanned, *, show_ignored: bool) -> None:
+def _print_left_out(spec: CheckedSpec, scanned: Scanned, *, show_ignored: bool) -> None:
     from dorm.workdir.leaving import listed, notices_of, summary_of
 
     lines = notices_of(scanned, volumes=bool(spec.volumes))
@@ -88,7 +88,7 @@ async def missing_in(app: App, folder: Path | None, output: str = "") -> str:
     return await asyncio.to_thread(explained, text, folder or Path.cwd())
 
 
-def _say(name: str, shipped: Shipped) -> None:
+def _print_shipped(name: str, shipped: Shipped) -> None:
     if shipped.sent:
         from events.quantities import MEMORY, humanize
 
@@ -125,12 +125,12 @@ async def list_files(cx: Cluster, output: Output = Format.table) -> None:
     async with cx.client() as connected:
         state = await connected.state()
         listed = await connected.log.files.listed(await _seen_by(connected))
-        found, limits = uses(listed, named(state)), await connected.log.files.limits()
-    documents = [{**msgspec.to_builtins(one), "quota": limits.quota_of(one.tenant)} for one in found]
+        used, limits = uses(listed, named(state)), await connected.log.files.limits()
+    documents = [{**msgspec.to_builtins(use), "quota": limits.quota_of(use.tenant)} for use in used]
     if output in (Format.json, Format.yaml):
         show_document(documents, output)
         return
-    if not found:
+    if not used:
         console.print(Text("no folder was shipped; `dorm run` ships the current one"))
         return
     now = time.time_ns()
@@ -206,25 +206,25 @@ async def limits_of_files(
     changes = {name: value for name, value in changes.items() if value is not None}
 
     async with cx.client() as connected:
-        found = await connected.log.files.limits()
+        limits = await connected.log.files.limits()
         if changes or own:
-            quotas = {name: size for name, size in {**found.quotas, **own}.items() if size is not None}
-            found = _changed(found, {**changes, "quotas": quotas})
-            await connected.log.files.set_limits(found)
-    _show_limits(found, output)
+            quotas = {name: size for name, size in {**limits.quotas, **own}.items() if size is not None}
+            limits = _changed(limits, {**changes, "quotas": quotas})
+            await connected.log.files.set_limits(limits)
+    _show_limits(limits, output)
 
 
 def _quotas(pairs: list[str]) -> dict[str, int | None]:
     """Return quotas by tenant's token from `USER=SIZE`; None for the general one.  Raises WrongUsage."""
     from events.subjects import token
 
-    found: dict[str, int | None] = {}
+    quotas: dict[str, int | None] = {}
     for pair in pairs:
         name, sign, size = pair.partition("=")
         if not name or not sign:
             raise WrongUsage(f"--quota-of {pair!r}: write USER=SIZE, such as ann=900MiB", code="usage.quota.malformed")
-        found[token(name)] = bytes_of("--quota-of", size) if size else None
-    return found
+        quotas[token(name)] = bytes_of("--quota-of", size) if size else None
+    return quotas
 
 
 def _changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:

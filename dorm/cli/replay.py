@@ -23,7 +23,7 @@ from rich.text import Text
 
 from dorm.cli.command import command, standalone
 from dorm.cli.connect import Cluster, complete, complete_app, complete_node
-from dorm.cli.errors import USAGE, Fail, WrongUsage, complain
+from dorm.cli.errors import USAGE, Fail, WrongUsage, report_error
 from dorm.cli.log import Expect, Jobs, Keys, check_expected, check_keys, jobs_of, show_audit
 from dorm.cli.output import (
     Format,
@@ -94,8 +94,8 @@ async def verify(
 
     async with log_of(file, cx, tells_damage=True) as log:
         with progress_of("auditing") as report, solver_prints_elsewhere():
-            found = await audit(log, jobs=jobs_of(jobs), keys=keys, expected=expected, progress=report)
-    show_audit(found, output)
+            audited = await audit(log, jobs=jobs_of(jobs), keys=keys, expected=expected, progress=report)
+    show_audit(audited, output)
 
 
 # --- export and import ------------------------------------------------------------------------------------------------
@@ -179,10 +179,10 @@ async def export_log(
         with progress_of("exporting") as report:
             done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
         if with_progress:
-            beside, reports = await export_progress(log, path, chosen, force=force)
+            progress_file, reports = await export_progress(log, path, chosen, force=force)
     _show(done, output)
     if with_progress and output not in (Format.json, Format.yaml):
-        console.print(Text(f"{reports:,} reports of progress are in {beside}"), soft_wrap=True)
+        console.print(Text(f"{reports:,} reports of progress are in {progress_file}"), soft_wrap=True)
     if selection.some and not (done.records if done.rows is None else done.rows):
         report_nothing_found(done.first, done.last, app=selection.apps, user=selection.users)
 
@@ -282,15 +282,15 @@ def _server(cx: Cluster) -> str:
     """Return the address of the server to import into.  Raises Fail for a cluster that authenticates its users."""
     from events.addresses import shown
 
-    found = cx.target()
-    if found.credentials:
+    target = cx.target()
+    if target.credentials:
         raise Fail(
-            f"the NATS server at {shown(found.url)} knows its users, and takes no other cluster's log: name a server without "
+            f"the NATS server at {shown(target.url)} knows its users, and takes no other cluster's log: name a server without "
             "accounts with --url, such as that of `dorm up --open`; to restore a cluster that knows its users, restore the "
             "data of its NATS server",
             code="import.known_cluster",
         )
-    return found.url
+    return target.url
 
 
 async def _import(log: ReadableLog, url: str, cx: Cluster) -> dict[str, Any]:
@@ -309,19 +309,19 @@ async def _import(log: ReadableLog, url: str, cx: Cluster) -> dict[str, Any]:
         with progress_of("importing") as report:
             done = await put(log, url, name, progress=report)
     except asyncio.CancelledError:
-        complain("interrupted; what is stored stays, and the same command continues from there", "interrupted")
+        report_error("interrupted; what is stored stays, and the same command continues from there", "interrupted")
         raise
     async with cx._replace(url=url, cluster=name).client() as connected:
         with progress_of("checking") as report:
-            found = digest(await leave_snapshot(connected.log, report))
+            actual = digest(await leave_snapshot(connected.log, report))
         wanted = digest(await state_at(log))
-        if found != wanted:
+        if actual != wanted:
             raise Fail(
-                f"the records of cluster {name} at {shown(url)} give the state {found}, and the archive says {wanted}; its "
+                f"the records of cluster {name} at {shown(url)} give the state {actual}, and the archive says {wanted}; its "
                 "snapshots may not be of its records, which `dorm replay verify` checks",
                 code="import.differs",
             )
-    return {"cluster": name, "url": shown(url), "records": done.records, "stored_before": done.before, "digest": found}
+    return {"cluster": name, "url": shown(url), "records": done.records, "stored_before": done.before, "digest": actual}
 
 
 # --- open -------------------------------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ async def write(
 # --- timeline ---------------------------------------------------------------------------------------------------------
 
 _NEEDS = {**dict.fromkeys(PAGES, ""), ".png": "matplotlib", ".json": ""}
-"""By file extension, the package of an extra that draws it."""
+"""Package of an extra that draws a file, by the file's extension."""
 
 
 def _timeline_file(path: Path) -> Path:
@@ -671,95 +671,96 @@ async def bisect(
     chosen = split_all(policies)
     async with log_of(file, cx) as log:
         with progress_of("reading") as reading, progress_of("simulating") as trying, solver_prints_elsewhere():
-            found = await bisected(log, outcome, chosen, tries=tries, reading=reading, trying=trying)
-        record = await _record(log, found)
-        story = await _story(log, found)
+            result = await bisected(log, outcome, chosen, tries=tries, reading=reading, trying=trying)
+        record = await _record(log, result)
+        story = await _story(log, result)
     if output in (Format.json, Format.yaml):
-        show_document(_bisect_document(found, record, story), output)
+        show_document(_bisect_document(result, record, story), output)
     else:
-        _show_bisect(found, record, story)
+        _show_bisect(result, record, story)
 
 
-async def _record(log: ReadableLog, found: Bisected) -> list[Logged]:
+async def _record(log: ReadableLog, bisected: Bisected) -> list[Logged]:
     from events.positions import logged
 
-    record = await log.record_at(found.inevitable) if found.inevitable else None
+    record = await log.record_at(bisected.inevitable) if bisected.inevitable else None
     return list(logged(record)) if record is not None else []
 
 
-async def _story(log: ReadableLog, found: Bisected) -> dict[str, list[Chapter]]:
+async def _story(log: ReadableLog, bisected: Bisected) -> dict[str, list[Chapter]]:
     """Return the last chapters of each app that the outcome names, up to the record."""
     from replay.moments import AtSequence
     from replay.story.story import StoryError, tell
 
-    told = {}
-    for name in found.apps if found.inevitable else ():
+    stories = {}
+    for name in bisected.apps if bisected.inevitable else ():
         try:
-            story = await tell(log, name, AtSequence(found.inevitable or 0))
+            story = await tell(log, name, AtSequence(bisected.inevitable or 0))
         except StoryError:
             continue  # It was submitted later.
-        told[name] = list(story.chapters)[-_CHAPTERS:]
-    return told
+        stories[name] = list(story.chapters)[-_CHAPTERS:]
+    return stories
 
 
-def _bisect_document(found: Bisected, record: list[Logged], story: dict[str, list[Chapter]]) -> dict[str, Any]:
+def _bisect_document(bisected: Bisected, record: list[Logged], story: dict[str, list[Chapter]]) -> dict[str, Any]:
     from dorm.cli.events import in_words
 
     lines = [
-        {"position": str(one.position), "kind": type(one.event).__name__, "text": in_words(one.event)} for one in record
+        {"position": str(event.position), "kind": type(event.event).__name__, "text": in_words(event.event)}
+        for event in record
     ]
-    return {**msgspec.structs.asdict(found), "record": lines, "story": story}
+    return {**msgspec.structs.asdict(bisected), "record": lines, "story": story}
 
 
-def _show_bisect(found: Bisected, record: list[Logged], story: dict[str, list[Chapter]]) -> None:
+def _show_bisect(bisected: Bisected, record: list[Logged], story: dict[str, list[Chapter]]) -> None:
     from dorm.cli.events import in_words
     from dorm.cli.explain import show_chapters
     from replay.words import moment
 
     rows = [
         {
-            "seq": one.seq,
-            "at": moment(one.at) if one.at else "-",
-            **{policy: _word(held) for policy, held in one.verdicts.items()},
-            "by": "the log" if one.recorded else "simulation",
+            "seq": tried.seq,
+            "at": moment(tried.at) if tried.at else "-",
+            **{policy: _word(held) for policy, held in tried.verdicts.items()},
+            "by": "the log" if tried.recorded else "simulation",
         }
-        for one in found.moments
+        for tried in bisected.moments
     ]
-    columns = [("RECORD", "seq"), ("TIME", "at"), *((policy.upper(), policy) for policy in found.policies)]
+    columns = [("RECORD", "seq"), ("TIME", "at"), *((policy.upper(), policy) for policy in bisected.policies)]
     show(rows, [*columns, ("DECIDED BY", "by")], Format.table)
     console.print()
-    for line in _verdict(found):
+    for line in _verdict(bisected):
         console.print(Text(line))
     if record:
         console.print()
-    for one in record:
-        console.print(Text(f"{one.position!s:>8}  {type(one.event).__name__:<21}{in_words(one.event)}"))
+    for event in record:
+        console.print(Text(f"{event.position!s:>8}  {type(event.event).__name__:<21}{in_words(event.event)}"))
     for name, chapters in story.items():
         console.print(Text(f"\n{name}", style="bold"))
         show_chapters(chapters)
 
 
-def _verdict(found: Bisected) -> list[str]:
+def _verdict(bisected: Bisected) -> list[str]:
     from replay.words import moment
 
-    really = {True: "it did", False: "it did not", None: "the log ends before that is decided"}[found.really]
-    lines = [f"{found.outcome}: {really}"]
-    if found.inevitable is None:
-        broken = [policy for policy, held in found.moments[-1].verdicts.items() if not held]
+    really = {True: "it did", False: "it did not", None: "the log ends before that is decided"}[bisected.really]
+    lines = [f"{bisected.outcome}: {really}"]
+    if bisected.inevitable is None:
+        broken = [policy for policy, held in bisected.moments[-1].verdicts.items() if not held]
         lines.append(f"it was never inevitable: at the log's end it does not hold under {', '.join(broken)}")
-    elif found.after is None:
+    elif bisected.after is None:
         lines.append("it was inevitable from the start of the log")
-    elif found.exact:
-        lines.append(f"record {found.inevitable} of {moment(found.inevitable_at or 0)} made it inevitable")
+    elif bisected.exact:
+        lines.append(f"record {bisected.inevitable} of {moment(bisected.inevitable_at or 0)} made it inevitable")
     else:
         lines.append(
-            f"it became inevitable after record {found.after}, and by record {found.inevitable}; more --tries say when"
+            f"it became inevitable after record {bisected.after}, and by record {bisected.inevitable}; more --tries say when"
         )
-    if not found.monotone:
+    if not bisected.monotone:
         lines.append("it is not monotone: an earlier moment held, and a later one did not")
-    if found.guesses:
-        lines.append(f"the work or the speed of {', '.join(found.guesses[:5])} is a guess, so this may be off")
-    lines.append(f"{counted(found.tries, 'continuation')} simulated")
+    if bisected.guesses:
+        lines.append(f"the work or the speed of {', '.join(bisected.guesses[:5])} is a guess, so this may be off")
+    lines.append(f"{counted(bisected.tries, 'continuation')} simulated")
     return lines
 
 

@@ -14,7 +14,7 @@ from dorm.cli.command import command
 from dorm.cli.connect import Cluster
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, progress_console, show_document
-from dorm.cli.terminal import in_shell, say
+from dorm.cli.terminal import in_shell, print_line
 
 if TYPE_CHECKING:
     from dorm.cli.signals import Stops
@@ -125,20 +125,20 @@ async def run_app(
     )
     try:
         if typed.workdir or typed.here:
-            check_script(typed.words, Path(typed.workdir or "."))
-        spec = document(typed, typed.name or made_name(typed.words))
+            check_script(typed.command, Path(typed.workdir or "."))
+        spec = document(typed, typed.name or made_name(typed.command))
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
     checked = check_spec(spec, every=True)
-    f.tell_findings(checked)
+    f.print_findings(checked)
     if dry_run:
         if show_ignored:
             show_left_out(checked, Path())
         if output is not Format.json:
-            say(f"# {checked.name} runs: {in_shell(checked.command)}")
+            print_line(f"# {checked.name} runs: {in_shell(checked.command)}")
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
-    f.tell_left_out(checked)
+    f.print_left_out(checked)
     code = await _run(typed, detach, output, cx, show_ignored=show_ignored)
     if code:
         raise typer.Exit(code)
@@ -173,10 +173,10 @@ async def _submitted_unless_left(connected: Client, typed: Typed, url: str, sign
     """Submit it.  One interruption waits for the answer, so that the app can be cancelled; a second one does not."""
     from dorm.cli.signals import first_of
 
-    found: list[App] = []
+    apps: list[App] = []
 
     async def submit() -> None:
-        found.append(await _submitted(connected, typed, url, show_ignored))
+        apps.append(await _submitted(connected, typed, url, show_ignored))
 
     if await first_of(submit(), signals.second.wait()):
         raise Fail(
@@ -184,7 +184,7 @@ async def _submitted_unless_left(connected: Client, typed: Typed, url: str, sign
             INTERRUPTED,
             code="interrupted",
         )
-    return found[0]
+    return apps[0]
 
 
 async def _submitted(connected: Client, typed: Typed, url: str, show_ignored: bool) -> App:
@@ -195,7 +195,7 @@ async def _submitted(connected: Client, typed: Typed, url: str, show_ignored: bo
 
     state = await connected.state()
     local = check_nodes(typed, state.nodes.values(), url)
-    name = typed.name or free_name(made_name(typed.words), {app.name for app in state.apps.values()})
+    name = typed.name or free_name(made_name(typed.command), {app.name for app in state.apps.values()})
     checked = check_spec(document(typed, name, local=local))
     spec = await with_workdir(connected, checked, Path.cwd(), show_ignored=show_ignored)
     try:

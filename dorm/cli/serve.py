@@ -141,12 +141,12 @@ async def serve(
         from dorm.api.resources.process import checks_of
         from dorm.api.serving import serving
 
-        found = cx.target().as_process("api")
-        connection = await found.connection("dorm-api", patient=True)
-        seen = msgspec.structs.replace(options, pseudonyms=await asyncio.to_thread(_secret, found))
+        target = cx.target().as_process("api")
+        connection = await target.connection("dorm-api", patient=True)
+        seen = msgspec.structs.replace(options, pseudonyms=await asyncio.to_thread(_secret, target))
         try:
             async with serving(connection, seen, renewed=renewed) as server:
-                server.services.follower.on_ready.append(lambda _state: _keep_for_good())
+                server.services.follower.on_ready.append(lambda _state: _freeze_objects())
                 health.watch(checks_of(server.services))
                 announce(server.url, connection.cluster, options)
                 if while_stdin_is_open:
@@ -170,18 +170,18 @@ def _site(text: str) -> str:
     return text
 
 
-def _secret(found: Target) -> bytes:
+def _secret(target: Target) -> bytes:
     """Return what pseudonyms in users' views are made from: of the masters' key, if it is here, as `dorm views` does."""
     from dorm.master.sealing import pseudonyms_of, read_key
 
-    key = found.seal_key()
+    key = target.seal_key()
     if key is not None and os.access(key, os.R_OK):
         return pseudonyms_of(read_key(key))
-    credentials = found.read()
+    credentials = target.read()
     return credentials.seed if credentials is not None else b""
 
 
-def _keep_for_good() -> None:
+def _freeze_objects() -> None:
     """Exempt all present objects from garbage collection.  A full collection looks at every object that the modules
     and the state consist of, and stops all threads for a tenth of a second meanwhile."""
     gc.collect()
@@ -223,7 +223,7 @@ def announce(url: str, cluster: str, options: Options) -> None:
 # --- dashboard --------------------------------------------------------------------------------------------------------
 
 _PATIENCE_S = 20.0
-"""For a server that is just starting, or has yet to read of the token."""
+"""Seconds for a server that is just starting, or has yet to read of the token."""
 _PAUSE_S = 0.1
 _ANSWER_S = 5.0
 _LARGEST = 64 * 1024
@@ -305,9 +305,9 @@ async def _session(connected: Client, ends: int) -> str:
     me, prefix = connected.user, f"session-{connected.user[:40]}-"
     over = await connected.look(
         lambda state: [
-            one.name
-            for one in (state.known.tokens.values() if state.known is not None else ())
-            if one.user == me and one.name.startswith(prefix) and 0 < one.expires_at < time.time_ns()
+            each.name
+            for each in (state.known.tokens.values() if state.known is not None else ())
+            if each.user == me and each.name.startswith(prefix) and 0 < each.expires_at < time.time_ns()
         ]
     )
     for name in over:
@@ -323,7 +323,7 @@ async def _code(where: str, secret: str) -> str:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return await asyncio.to_thread(_asked, where, secret)
+            return await asyncio.to_thread(_request_code, where, secret)
         except _NotYet as error:
             if time.monotonic() > deadline:
                 raise Fail(f"{where} gives no session: {error}", code="page.no_session") from None
@@ -334,7 +334,7 @@ class _NotYet(Exception):
     """It may work in a moment."""
 
 
-def _asked(where: str, secret: str) -> str:
+def _request_code(where: str, secret: str) -> str:
     request = urllib.request.Request(
         f"{where}/v1/session/codes", data=b"", method="POST", headers={"Authorization": f"Bearer {secret}"}
     )

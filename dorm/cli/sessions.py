@@ -27,8 +27,8 @@ from dorm.cli.connect import Cluster, complete
 from dorm.cli.errors import FAILED, INTERRUPTED, TIMED_OUT, Fail, WrongUsage
 from dorm.cli.options import seconds_of
 from dorm.cli.output import progress_console
-from dorm.cli.signals import hears_ctrl_c
-from dorm.cli.terminal import say
+from dorm.cli.signals import receives_ctrl_c
+from dorm.cli.terminal import print_line
 from events.addresses import joined, loopback
 from events.errors import DormError
 from events.sessions import CHUNK, Begun, Ended, Output, Size
@@ -66,8 +66,8 @@ def complete_container(ctx: typer.Context, incomplete: str) -> list[str]:
         app, slash, _ = incomplete.partition("/")
         if not slash:
             return [app.name for app in state.apps.values() if not app.ended]
-        found = state.find_app(app)
-        current = found.current if found is not None else None
+        named = state.find_app(app)
+        current = named.current if named is not None else None
         return [f"{app}/{rank}" for rank in range(len(current.containers))] if current is not None else []
 
     return complete(ctx, incomplete, names)
@@ -90,19 +90,19 @@ class InputReader:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._asked: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, _Future]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, _Future]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="input", daemon=True).start()
 
     async def read(self) -> bytes:
         """Return what there is, b"" at the end."""
         loop = asyncio.get_running_loop()
         answer: _Future = loop.create_future()
-        self._asked.put((loop, answer))
+        self._requests.put((loop, answer))
         return await answer
 
     def _work(self) -> None:
         while True:
-            loop, answer = self._asked.get()
+            loop, answer = self._requests.get()
             try:
                 data = os.read(self._descriptor, CHUNK)
             except OSError:  # The terminal is gone, or the descriptor is closed.
@@ -174,7 +174,7 @@ _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUS
 _ENDING: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT)
 """Signals that end a shell on a terminal, where keys already arrive as such."""
 _AT_ONCE: Final = 3
-"""How many Ctrl-C a command gets to end by itself."""
+"""Number of Ctrl-C that a command gets to end by itself."""
 _NOT_FOUND: Final = 127
 
 
@@ -207,15 +207,17 @@ class Attached:
 
     async def _until_ended(self, timeout: float | None) -> int:
         printing = asyncio.create_task(self._print())
-        beside = [asyncio.create_task(one) for one in (self._session.keep(), self._stopped.wait(), self._feed())]
+        others = [
+            asyncio.create_task(coroutine) for coroutine in (self._session.keep(), self._stopped.wait(), self._feed())
+        ]
         try:
-            await asyncio.wait({printing, beside[1]}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({printing, others[1]}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if printing.done():
                 return self._code(printing.result())
         finally:
-            for task in (printing, *beside, *self._tasks):
+            for task in (printing, *others, *self._tasks):
                 task.cancel()
-            await asyncio.gather(printing, *beside, *self._tasks, return_exceptions=True)
+            await asyncio.gather(printing, *others, *self._tasks, return_exceptions=True)
         if self._stopped.is_set():
             return INTERRUPTED if self._cause == signal.SIGINT else 128 + self._cause
         raise Fail(f"the command did not end within {timeout:g} s, and was killed", TIMED_OUT, code="session.timed_out")
@@ -254,7 +256,7 @@ class Attached:
     def _signals(self, numbers: tuple[signal.Signals, ...], handler: Callable[[int], None]) -> Iterator[None]:
         with contextlib.ExitStack() as handlers:
             for number in numbers:
-                if number != signal.SIGINT or hears_ctrl_c():
+                if number != signal.SIGINT or receives_ctrl_c():
                     handlers.enter_context(_signal(number, handler, number))
             if signal.SIGHUP not in numbers and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
                 handlers.enter_context(_signal(signal.SIGHUP, self._stop, signal.SIGHUP))
@@ -399,9 +401,9 @@ async def shell(
 
         place = running_place(await connected.app(app), rank)
         _print_where(place)
-        words = (program,) if program else _BEST
+        shells = (program,) if program else _BEST
         term = os.environ.get("TERM", "")
-        session = Session(connected, place, "shell", words, terminal=terminal_size(), term=term)
+        session = Session(connected, place, "shell", shells, terminal=terminal_size(), term=term)
         code = await Attached(session, with_input=True).run_on_terminal(0)
     if code:
         raise typer.Exit(code)
@@ -474,7 +476,7 @@ class _Forwarding:
         self._session = session
         self._port = port
         self._count = 0
-        self._said = ""
+        self._printed = ""
 
     async def run(self, local: int) -> None:
         """Forward until the session ends.  Raises Fail if the local port is taken, or when the container has ended."""
@@ -487,7 +489,7 @@ class _Forwarding:
         try:
             server = await asyncio.start_server(serve, loopback(), local, limit=CHUNK, start_serving=False)
         except OSError as error:
-            raise _taken(error, local, self._port) from None
+            raise _cannot_listen(error, local, self._port) from None
         keeping = asyncio.create_task(self._session.keep())
         try:
             async with server, contextlib.aclosing(self._session.answers()) as answers:
@@ -504,7 +506,9 @@ class _Forwarding:
 
     def _print_where(self, server: asyncio.Server) -> None:
         place, (host, local) = self._session.place, server.sockets[0].getsockname()[:2]
-        say(f"{joined(host, local)} -> port {self._port} of {place} on node {place.node}; Ctrl-C ends it", flush=True)
+        print_line(
+            f"{joined(host, local)} -> port {self._port} of {place} on node {place.node}; Ctrl-C ends it", flush=True
+        )
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1
@@ -519,9 +523,9 @@ class _Forwarding:
                             writer.write(answer.data)
                             await writer.drain()
                         case Ended(code=code, reason=reason) if code:
-                            self._complain(reason, code)
+                            self._print_failure(reason, code)
         except DormError as error:
-            self._complain(str(error), error.code)
+            self._print_failure(str(error), error.code)
         except OSError:
             pass  # The local program has closed its connection.
         finally:
@@ -536,17 +540,17 @@ class _Forwarding:
                 return
         await self._session.write(b"", last=True, connection=number)
 
-    def _complain(self, reason: str, code: str) -> None:
+    def _print_failure(self, reason: str, code: str) -> None:
         """Say why a connection failed, each reason once: browsers try many times."""
-        if reason != self._said:
-            self._said = reason
-            say(f"warning: {reason} [{code}]", error=True, flush=True)
+        if reason != self._printed:
+            self._printed = reason
+            print_line(f"warning: {reason} [{code}]", error=True, flush=True)
 
 
-def _taken(error: OSError, local: int, port: int) -> Fail:
+def _cannot_listen(error: OSError, local: int, port: int) -> Fail:
     if error.errno == errno.EADDRINUSE:
         return Fail(
-            f"port {local} of this machine is taken; name another one, such as {_other(local)}:{port}, or 0:{port} for any that "
+            f"port {local} of this machine is taken; name another one, such as {_another_port(local)}:{port}, or 0:{port} for any that "
             "is free",
             code="session.local_port.taken",
         )
@@ -560,5 +564,5 @@ def _taken(error: OSError, local: int, port: int) -> Fail:
     )
 
 
-def _other(local: int) -> int:
+def _another_port(local: int) -> int:
     return local + 1 if local < _HIGHEST else local - 1

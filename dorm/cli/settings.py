@@ -22,7 +22,7 @@ from events.quantities import MEMORY, Quantity, capacity, resource, resources
 from events.runtimes import RUNTIMES, WantedRuntime
 from events.spec import SpecError
 from events.spec.checking import MOST_ERRORS
-from events.spec.faults import misshapen, readable, unknown_fields
+from events.spec.faults import readable, shape_faults, unknown_fields
 
 VolumeOption = Annotated[
     list[str] | None,
@@ -40,7 +40,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str | None = None
     agents: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
     capacity: Annotated[dict[str, Quantity], msgspec.Meta(min_length=1)] | None = None
-    """Of each node."""
+    """Resources of each node."""
     runtime: WantedRuntime | None = None
     checkpoints: str | None = None
     volumes: dict[str, VolumeSettings] = {}
@@ -62,7 +62,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def offered(self) -> dict[str, OfferedVolume]:
         """Return the volumes of each node.  Raises WrongVolume."""
-        return {name: one.offered(name) for name, one in sorted(self.volumes.items())}
+        return {name: volume.offered(name) for name, volume in sorted(self.volumes.items())}
 
     def change(self) -> PolicyChanged | None:
         """Return the change of the policy and the master's times, None for none.  Raises SpecError."""
@@ -73,8 +73,8 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
     """Return a checked cluster file.  Raises SpecError with the file's name."""
     if path is None:
         return ClusterFile()
-    found = read_document(path, shape_of(ClusterFile))
-    document = {} if found.value is None else found.value
+    source = read_document(path, shape_of(ClusterFile))
+    document = {} if source.value is None else source.value
     try:
         if not isinstance(document, dict):
             text = "a cluster file is a map with settings such as agents, capacity and policy"
@@ -82,7 +82,7 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
         known = {key: value for key, value in document.items() if key in ClusterFile.__struct_encode_fields__}
         faults = [
             *unknown_fields(document, ClusterFile.__struct_encode_fields__),
-            *misshapen(known, ClusterFile, ClusterFile, {"runtime": f"auto, {' or '.join(RUNTIMES)}"}, {}),
+            *shape_faults(known, ClusterFile, ClusterFile, {"runtime": f"auto, {' or '.join(RUNTIMES)}"}, {}),
         ]
         if faults:
             first, *others = (SpecError.of(fault, "cluster_file") for fault in faults[:MOST_ERRORS])
@@ -92,7 +92,7 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
         file.offered()
         file.change()
     except SpecError as error:
-        raise error.at_lines(found.line).within(str(path)) from None
+        raise error.at_lines(source.line).within(str(path)) from None
     except ValueError as error:
         raise SpecError(f"{path}: {error}", code=code_of(error)) from None
     return file
@@ -124,13 +124,13 @@ def volumes_of_option(texts: list[str] | None) -> dict[str, OfferedVolume]:
 
 def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
     """Parse repeated `key=value`.  Raises WrongUsage."""
-    found = {}
+    values = {}
     for pair in pairs or []:
         key, separator, value = pair.partition("=")
         if not separator or not key:
             raise WrongUsage(f"{what} {pair!r}: write key=value", code="usage.not_a_pair")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def parse_ports(text: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""`dorm shadow`: another policy beside the one that decides."""
+"""`dorm shadow`: another policy next to the one that decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import USAGE, Fail, WrongUsage, complain
+from dorm.cli.errors import USAGE, Fail, WrongUsage, report_error
 from dorm.cli.output import Format, Output, SafeConsole, counted, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
@@ -117,20 +117,22 @@ async def shadow(
         async with contextlib.AsyncExitStack() as stack:
             log, comparisons = await _opened(stack, file, cx, policy, publish=publish)
             out = _Out(output, printed, comparisons, cx.target().cluster)
-            found = Shadow(log, name, chosen, params)
+            shadowing = Shadow(log, name, chosen, params)
             end = await log.end()
             if comparisons is not None:
                 await comparisons.prepare()
             if once:
-                await out.comparison(await found.now())
+                await out.comparison(await shadowing.now())
                 await _what_if(out, arguments) if every_s else None
                 return
             begin = (await state_at(log, moment)).seq if moment else (await log.start() if file is not None else end)
             async with asyncio.TaskGroup() as tasks:
-                asking = tasks.create_task(_now_and_then(out, arguments, every_s)) if every_s and file is None else None
+                asking = (
+                    tasks.create_task(_what_if_regularly(out, arguments, every_s)) if every_s and file is None else None
+                )
                 with progress_of("comparing") as progress:
                     report = progress if file is not None else None
-                    lines = found.run(since=begin, end=end, follow=file is None, progress=report)
+                    lines = shadowing.run(since=begin, end=end, follow=file is None, progress=report)
                     async with contextlib.aclosing(lines):
                         async for line in lines:
                             await out.comparison(line)
@@ -194,23 +196,23 @@ class _Out:
         self._cluster = cluster
         self._failing = False
 
-    async def comparison(self, found: Comparison) -> None:
+    async def comparison(self, compared: Comparison) -> None:
         from replay.shadow import smaller
 
-        await self._publish(msgspec.json.encode(found), lambda most: msgspec.json.encode(smaller(found, most)))
+        await self._publish(msgspec.json.encode(compared), lambda most: msgspec.json.encode(smaller(compared, most)))
         if self._json:
-            self._line(msgspec.json.encode(found).decode())
+            self._line(msgspec.json.encode(compared).decode())
         else:
-            self._console.print(Text(one_line(_in_words(found))))
+            self._console.print(Text(one_line(_in_words(compared))))
         self._printed.flush()
 
-    async def what_if(self, found: dict[str, Any]) -> None:
-        body = msgspec.json.encode({"kind": "what_if", "cluster": self._cluster, **found})
+    async def what_if(self, figures: dict[str, Any]) -> None:
+        body = msgspec.json.encode({"kind": "what_if", "cluster": self._cluster, **figures})
         await self._publish(body, lambda _most: body)
         if self._json:
             self._line(body.decode())
         else:
-            self._console.print(Text(one_line(_hour_in_words(found)), style="dim"))
+            self._console.print(Text(one_line(_hour_in_words(figures)), style="dim"))
         self._printed.flush()
 
     def _line(self, text: str) -> None:
@@ -232,7 +234,7 @@ class _Out:
             self._failing = False
         except LogError as error:
             if not self._failing:
-                complain(f"comparisons are not published: {error}", error.code)
+                report_error(f"comparisons are not published: {error}", error.code)
             self._failing = True
 
 
@@ -241,13 +243,13 @@ class _Out:
 
 def _whatif_arguments(policy: str, change: list[str] | None, file: Path | None, cx: Cluster) -> list[str]:
     pairs = [part for pair in change or [] for part in ("--set", pair)]
-    found = cx.target()
-    source = ["--file", str(file)] if file is not None else ["--url", found.url, "--cluster", found.cluster]
-    source += ["--credentials", found.credentials] if file is None and found.credentials else []
+    target = cx.target()
+    source = ["--file", str(file)] if file is not None else ["--url", target.url, "--cluster", target.cluster]
+    source += ["--credentials", target.credentials] if file is None and target.credentials else []
     return ["whatif", "--from", _WINDOW, "--policy", policy, *pairs, *source, "-o", "json"]
 
 
-async def _now_and_then(out: _Out, arguments: list[str], every_s: float) -> None:
+async def _what_if_regularly(out: _Out, arguments: list[str], every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         await _what_if(out, arguments)
@@ -274,21 +276,21 @@ async def _what_if(out: _Out, arguments: list[str]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
             await process.wait()
-    await out.what_if(_told(process.returncode, text, trouble))
+    await out.what_if(_result_of(process.returncode, text, trouble))
 
 
-def _told(code: int | None, text: bytes, trouble: bytes) -> dict[str, Any]:
+def _result_of(code: int | None, text: bytes, trouble: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        printed = json.loads(text)
     except ValueError:
-        found = None
-    if code != 0 or not isinstance(found, dict):
+        printed = None
+    if code != 0 or not isinstance(printed, dict):
         lines = trouble.decode(errors="replace").strip().splitlines()
         return {"failed": _reason(lines[-1]) if lines else f"it ended with code {code}"}
-    hours = max(found["window_s"], 1.0) / _HOUR_S
-    courses = {name: _per_hour(found[name], hours) for name in ("really", "unchanged", "changed")}
+    hours = max(printed["window_s"], 1.0) / _HOUR_S
+    courses = {name: _per_hour(printed[name], hours) for name in ("really", "unchanged", "changed")}
     kept = ("seq", "at", "end", "window_s", "completion_difference_s", "within_error", "backtest")
-    return {**{name: found[name] for name in kept}, **courses, "failed": ""}
+    return {**{name: printed[name] for name in kept}, **courses, "failed": ""}
 
 
 def _reason(line: str) -> str:
@@ -307,21 +309,21 @@ def _per_hour(figures: dict[str, Any] | None, hours: float) -> dict[str, Any] | 
 # --- for people ---------------------------------------------------------------------------------------------------------
 
 
-def _in_words(found: Comparison) -> str:
+def _in_words(comparison: Comparison) -> str:
     from replay.words import moment
 
-    head = f"{moment(found.at)}  record {found.seq}: "
-    if found.failed:
-        return f"{head}{found.policy} failed, so its allocation stays: {found.failed}"
-    named = "; ".join(_app_in_words(app) for app in found.apps[:_SHOWN])
-    more = f"; and {found.differing - _SHOWN} more" if found.differing > _SHOWN else ""
-    moved = f", {found.moved} on other nodes" if found.moved else ""
-    one = found.differing == 1 or found.live == 1
-    what = f"{found.differing} of {counted(found.live, 'app')} differ{'s' if one else ''}{moved}"
-    then, now = found.then, found.now
+    head = f"{moment(comparison.at)}  record {comparison.seq}: "
+    if comparison.failed:
+        return f"{head}{comparison.policy} failed, so its allocation stays: {comparison.failed}"
+    named = "; ".join(_app_in_words(app) for app in comparison.apps[:_SHOWN])
+    more = f"; and {comparison.differing - _SHOWN} more" if comparison.differing > _SHOWN else ""
+    moved = f", {comparison.moved} on other nodes" if comparison.moved else ""
+    singular = comparison.differing == 1 or comparison.live == 1
+    what = f"{comparison.differing} of {counted(comparison.live, 'app')} differ{'s' if singular else ''}{moved}"
+    then, now = comparison.then, comparison.now
     figures = (
         f"utilization {now.utilization:.3f} -> {then.utilization:.3f}, fairness loss {now.fairness_loss:.3f} -> "
-        f"{then.fairness_loss:.3f}, waiting {now.waiting} -> {then.waiting}, changes {found.changes_really} -> {found.changes}"
+        f"{then.fairness_loss:.3f}, waiting {now.waiting} -> {then.waiting}, changes {comparison.changes_really} -> {comparison.changes}"
     )
     return f"{head}{what}{': ' if named else ''}{named}{more}  [{figures}]"
 
@@ -331,14 +333,14 @@ def _app_in_words(app: AppDifference) -> str:
     return f"{app.name} has {app.has}, would have {app.would_have}{why}"
 
 
-def _hour_in_words(found: dict[str, Any]) -> str:
-    if found["failed"]:
-        return f"the last hour could not be simulated: {found['failed']}"
-    changed, base = found["changed"] or found["unchanged"], found["unchanged"]
+def _hour_in_words(hour: dict[str, Any]) -> str:
+    if hour["failed"]:
+        return f"the last hour could not be simulated: {hour['failed']}"
+    changed, base = hour["changed"] or hour["unchanged"], hour["unchanged"]
     parts = [f"completed {base['completed']:g} -> {changed['completed']:g} an hour"]
-    if found["completion_difference_s"] is not None:
+    if hour["completion_difference_s"] is not None:
         within = {True: "within the backtest's error", False: "more than the backtest's error", None: "error unknown"}
-        parts.append(f"mean completion {found['completion_difference_s']:+.1f} s ({within[found['within_error']]})")
+        parts.append(f"mean completion {hour['completion_difference_s']:+.1f} s ({within[hour['within_error']]})")
     parts.append(f"adjustments {base['adjustments']:g} -> {changed['adjustments']:g} an hour")
-    short = " (too short for reliable figures per hour)" if found["window_s"] < SHORT_WINDOW_S else ""
-    return f"the last {found['window_s'] / 60:.0f} min under it{short}: {', '.join(parts)}"
+    short = " (too short for reliable figures per hour)" if hour["window_s"] < SHORT_WINDOW_S else ""
+    return f"the last {hour['window_s'] / 60:.0f} min under it{short}: {', '.join(parts)}"

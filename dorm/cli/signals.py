@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dorm.health.checks import Health
 
 
-def hears_ctrl_c() -> bool:
+def receives_ctrl_c() -> bool:
     """Return whether SIGINT reaches this program; False in a background job of a script."""
     return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
@@ -77,7 +77,7 @@ def stops(reload: Callable[[], None] | None = None) -> Iterator[Stops]:
     loop = asyncio.get_running_loop()
     events = Stops(reload)
     handlers = {signal.SIGTERM: events._on_signal}
-    if hears_ctrl_c():
+    if receives_ctrl_c():
         handlers[signal.SIGINT] = events._on_signal
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handlers[signal.SIGHUP] = events._on_hangup

@@ -12,9 +12,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import Fail, WrongUsage, complain, line
+from dorm.cli.errors import Fail, WrongUsage, line, report_error
 from dorm.cli.output import progress_console
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 from events.instants import read, shown
 from events.quantities import SECOND
 from replay.moments import AtTime, MomentError, parse, parse_clock
@@ -143,8 +143,8 @@ async def log_of(
                     code="archive.sparse",
                 )
             damages = await _damages_of(archive, file, complains=not tells_damage)
-            async with _with_progress(await _readable(archive, damages, file, salvages=salvages), file) as found:
-                yield found
+            async with _with_progress(await _readable(archive, damages, file, salvages=salvages), file) as log:
+                yield log
     except (ReplayError, GapError) as error:
         raise Fail.of(error) from None
 
@@ -163,13 +163,13 @@ async def _archive(file: Path) -> AsyncIterator[Archive]:
 @contextlib.asynccontextmanager
 async def _with_progress(log: ReadableLog, file: Path) -> AsyncIterator[ReadableLog]:
     """Yield the log with the progress that lies beside its file, if there is any."""
-    from events.archive.progress import ArchivedProgress, WithProgress, path_beside
+    from events.archive.progress import ArchivedProgress, WithProgress, progress_path
 
-    if str(file) == "-" or not path_beside(file).is_file():
+    if str(file) == "-" or not progress_path(file).is_file():
         yield log
         return
-    async with _archive(path_beside(file)) as beside:
-        yield WithProgress(log, ArchivedProgress(beside))
+    async with _archive(progress_path(file)) as progress:
+        yield WithProgress(log, ArchivedProgress(progress))
 
 
 async def _damages_of(archive: Archive, file: Path, *, complains: bool) -> list[Damage]:
@@ -177,9 +177,9 @@ async def _damages_of(archive: Archive, file: Path, *, complains: bool) -> list[
         damages = await archive.damages(report)
     if complains:
         for damage in damages[:_MOST_DAMAGES]:
-            complain(line(Exception(_in_words(damage, file))), "archive.damaged")
+            report_error(line(Exception(_in_words(damage, file))), "archive.damaged")
         if len(damages) > _MOST_DAMAGES:
-            complain(f"{file} is damaged in {len(damages) - _MOST_DAMAGES} more places", "archive.damaged")
+            report_error(f"{file} is damaged in {len(damages) - _MOST_DAMAGES} more places", "archive.damaged")
     return damages
 
 
@@ -208,10 +208,10 @@ def report_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None
     if last < first:
         text = "there is no record in that time"
     else:
-        words = " ".join(f"--{option} {value}" for option, values in wanted.items() for value in values)
-        text = f"nothing in records {first} to {last} matches {words or 'that'}"
+        conditions = " ".join(f"--{option} {value}" for option, values in wanted.items() for value in values)
+        text = f"nothing in records {first} to {last} matches {conditions or 'that'}"
     with contextlib.suppress(BrokenPipeError):
-        say(line(Exception(text)), error=True, flush=True)
+        print_line(line(Exception(text)), error=True, flush=True)
 
 
 @contextlib.contextmanager

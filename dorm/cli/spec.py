@@ -140,7 +140,7 @@ def _word(text: str) -> str:
 # --- what is asked on a terminal --------------------------------------------------------------------------------------
 
 
-def asked(answers: Answers, given: set[str], check: Callable[[Answers], str]) -> Answers:
+def ask_missing(answers: Answers, given: set[str], check: Callable[[Answers], str]) -> Answers:
     """Return the answers after asking for all that is not `given` as an option.  `check` returns their error, "" for
     none: a wrong answer is asked for again."""
     for field, ask in _QUESTIONS.items():
@@ -274,15 +274,15 @@ def init(
       dorm spec init - --yes --command "python count.py" | dorm submit - --dry-run
     """
 
-    words = _words(command) if command is not None else ("python", "train.py")
+    typed = _words(command) if command is not None else ("python", "train.py")
     chosen = _defaults(
-        "plain" if kind is None else kind.value, words, name, (n_min, n_max), (cpu, memory, gpu), image, volume
+        "plain" if kind is None else kind.value, typed, name, (n_min, n_max), (cpu, memory, gpu), image, volume
     )
     asks = not yes and sys.stdin.isatty() and sys.stderr.isatty()
     if asks:
         options = {"kind": kind, "command": command, "name": name, "sizes": n_min or n_max, "image": image}
         options["demand"] = cpu or memory or (gpu is not None)
-        chosen = asked(chosen, {field for field, value in options.items() if value}, _wrong)
+        chosen = ask_missing(chosen, {field for field, value in options.items() if value}, _wrong)
     if wrong := _wrong(chosen):
         raise WrongUsage(wrong)
     text = written(chosen)
@@ -301,17 +301,17 @@ def _words(command: str) -> tuple[str, ...]:
     import shlex
 
     try:
-        words = tuple(shlex.split(command))
+        parts = tuple(shlex.split(command))
     except ValueError as error:
         raise WrongUsage(f"--command: {error}") from None
-    if not words:
+    if not parts:
         raise WrongUsage("--command: write the program and its arguments, such as 'python train.py'")
-    return words
+    return parts
 
 
 def _defaults(
     kind: Kind,
-    words: tuple[str, ...],
+    command: tuple[str, ...],
     name: str | None,
     sizes: tuple[int | None, int | None],
     demand: tuple[str | None, str | None, int | None],
@@ -324,8 +324,8 @@ def _defaults(
     most = sizes[1] if sizes[1] is not None else max(least, 1 if kind == "plain" else 4)
     return Answers(
         kind=kind,
-        name=name or made_name(words),
-        command=words,
+        name=name or made_name(command),
+        command=command,
         n_min=least,
         n_max=most,
         cpu=demand[0] or "1",

@@ -81,32 +81,40 @@ async def state(
 
     async with log_of(file, cx) as log:
         with progress_of("folding") as report:
-            found = await state_at(log, moment, progress=report)
+            past = await state_at(log, moment, progress=report)
         named = await cluster_name(log) if part is not None else ""
-        newest = await reported_at(log, found, moment)
+        newest = await reported_at(log, past, moment)
     if part is not None:
-        _show_part(found, named, part, output)
+        _show_part(past, named, part, output)
     else:
-        _show_state(found, newest, name, output)
+        _show_state(past, newest, name, output)
 
 
-def _show_part(found: State, cluster: str, node: str, output: Format) -> None:
+def _show_part(state: State, cluster: str, node: str, output: Format) -> None:
     from dorm.core.parts.deriving import known_nodes, part_of
 
-    if node not in known_nodes(found):
-        there = ", ".join(known_nodes(found)) or "none"
-        raise Fail(f"there was no node {node} at sequence {found.seq}; there was {there}", code="node.not_found")
-    document = part_of(found, cluster, node)
+    if node not in known_nodes(state):
+        there = ", ".join(known_nodes(state)) or "none"
+        raise Fail(f"there was no node {node} at sequence {state.seq}; there was {there}", code="node.not_found")
+    document = part_of(state, cluster, node)
     if output in (Format.json, Format.yaml):
         show_document(document, output)
         return
     held = f", held by {document.holder[:12]} at {document.held_at}" if document.holder else ""
     lease = ", its lease has ended" if document.lease_ended else ""
     console.print(Text(f"part of {node} at sequence {document.seq}: {document.condition or 'not joined'}{lease}{held}"))
-    for app, one in document.apps.items():
-        what = "ended" if one.ended_at else "failed" if one.failed else "released" if one.released else "planned"
-        here = ", ".join(f"{c.generation}/{c.slot} {c.state}" for c in one.containers) or "none released here"
-        console.print(Text(f"  {app}: generation {one.generation}, {what}; containers {here}"))
+    for app, app_part in document.apps.items():
+        what = (
+            "ended"
+            if app_part.ended_at
+            else "failed"
+            if app_part.failed
+            else "released"
+            if app_part.released
+            else "planned"
+        )
+        here = ", ".join(f"{c.generation}/{c.slot} {c.state}" for c in app_part.containers) or "none released here"
+        console.print(Text(f"  {app}: generation {app_part.generation}, {what}; containers {here}"))
     if document.ended:
         console.print(Text(f"  ended: {', '.join(document.ended)}"))
 
@@ -161,37 +169,37 @@ async def diff(
         newest = [await reported_at(log, state, moment) for state, moment in zip(states, moments, strict=True)]
     if only is not None:
         _check_known(only, states)
-    found = between(states[0], states[1], set_by, (newest[0], newest[1]))
-    found = found if only is None else concerning(found, only)
+    difference = between(states[0], states[1], set_by, (newest[0], newest[1]))
+    difference = difference if only is None else concerning(difference, only)
     if output in (Format.json, Format.yaml):
-        show_document(found, output)
+        show_document(difference, output)
     else:
-        _show_diff(found)
-    if exit_code and not found.same:
+        _show_diff(difference)
+    if exit_code and not difference.same:
         raise typer.Exit(FAILED)
 
 
 # --- a state ------------------------------------------------------------------------------------------------------------
 
 
-def _show_state(found: State, newest: Newest, name: str | None, output: Format) -> None:
-    one = None if name is None else _one(found, newest, name)
+def _show_state(state: State, newest: Newest, name: str | None, output: Format) -> None:
+    named = None if name is None else _one(state, newest, name)
     if output in (Format.json, Format.yaml):
-        show_document(one or _document(found, newest), output)
+        show_document(named or _document(state, newest), output)
         return
-    console.print(Text(_headline(found), style="dim"), soft_wrap=True)
-    if one is None:
-        _show_all(found, newest, output)
-    elif "phase" in one:
-        show_app(one)
+    console.print(Text(_headline(state), style="dim"), soft_wrap=True)
+    if named is None:
+        _show_all(state, newest, output)
+    elif "phase" in named:
+        show_app(named)
     else:
-        show_node(one, output)
+        show_node(named, output)
 
 
-def _show_all(found: State, newest: Newest, output: Format) -> None:
+def _show_all(state: State, newest: Newest, output: Format) -> None:
     from dorm.core.query.views import app_rows, node_rows
 
-    apps, nodes = app_rows(found, _now(found, newest), newest=newest), node_rows(found)
+    apps, nodes = app_rows(state, _now(state, newest), newest=newest), node_rows(state)
     if apps:
         show_apps(apps, output)
     if apps and nodes:
@@ -202,48 +210,48 @@ def _show_all(found: State, newest: Newest, output: Format) -> None:
         console.print(Text("no app and no node was known then"))
 
 
-def _now(found: State, newest: Newest) -> int:
+def _now(state: State, newest: Newest) -> int:
     """Return the time to which ages are relative: of the last that is known at the moment."""
-    return max([found.time, *(one.time for one in newest.values())])
+    return max([state.time, *(report.time for report in newest.values())])
 
 
-def _one(found: State, newest: Newest, name: str) -> dict[str, Any]:
+def _one(state: State, newest: Newest, name: str) -> dict[str, Any]:
     """Return an app, else a node, as plain maps.  Raises Fail."""
     from dorm.core.query.views import describe, describe_node
 
-    wanted = found.find_app(name)
+    wanted = state.find_app(name)
     if wanted is not None:
-        return describe(wanted, _now(found, newest), found, newest)
-    if name in found.nodes:
-        return describe_node(found, found.nodes[name], found.time)
-    known = [*found.names, *found.nodes]
+        return describe(wanted, _now(state, newest), state, newest)
+    if name in state.nodes:
+        return describe_node(state, state.nodes[name], state.time)
+    known = [*state.names, *state.nodes]
     hint = f"; there were {', '.join(known[:10])}" if known else "; none had come yet"
-    raise Fail(f"at sequence {found.seq} there was no app or node {name!r}{hint}", code="name.not_found")
+    raise Fail(f"at sequence {state.seq} there was no app or node {name!r}{hint}", code="name.not_found")
 
 
-def _document(found: State, newest: Newest) -> dict[str, Any]:
+def _document(state: State, newest: Newest) -> dict[str, Any]:
     from dorm.core.query.views import app_rows, node_rows, summary
     from dorm.core.state import digest
 
     return {
-        "seq": found.seq,
-        "time": found.time,
-        "epoch": found.epoch,
-        "digest": digest(found),
-        "settings": msgspec.to_builtins(found.settings),
-        "summary": msgspec.to_builtins(summary(found)),
-        "apps": msgspec.to_builtins(app_rows(found, _now(found, newest), newest=newest)),
-        "nodes": msgspec.to_builtins(node_rows(found)),
-        "counters": msgspec.to_builtins(found.counters),
+        "seq": state.seq,
+        "time": state.time,
+        "epoch": state.epoch,
+        "digest": digest(state),
+        "settings": msgspec.to_builtins(state.settings),
+        "summary": msgspec.to_builtins(summary(state)),
+        "apps": msgspec.to_builtins(app_rows(state, _now(state, newest), newest=newest)),
+        "nodes": msgspec.to_builtins(node_rows(state)),
+        "counters": msgspec.to_builtins(state.counters),
     }
 
 
-def _headline(found: State) -> str:
+def _headline(state: State) -> str:
     from dorm.core.state import digest
 
-    if not found.seq:
+    if not state.seq:
         return "before the first record"
-    return f"sequence {found.seq}, {shown(found.time, 3)}, epoch {found.epoch}, digest {digest(found)}"
+    return f"sequence {state.seq}, {shown(state.time, 3)}, epoch {state.epoch}, digest {digest(state)}"
 
 
 # --- a difference -------------------------------------------------------------------------------------------------------
@@ -251,27 +259,27 @@ def _headline(found: State) -> str:
 
 def _check_known(name: str, states: list[State]) -> None:
     """Raises Fail if neither moment has it: a mistyped name must not look as if nothing had changed."""
-    if not any(found.find_app(name) or name in found.nodes for found in states):
-        known = dict.fromkeys(word for found in states for word in (*found.names, *found.nodes))
+    if not any(state.find_app(name) or name in state.nodes for state in states):
+        known = dict.fromkeys(word for state in states for word in (*state.names, *state.nodes))
         hint = f"; there were {', '.join([*known][:10])}" if known else ""
         raise Fail(f"at neither moment was there an app or node {name!r}{hint}", code="name.not_found")
 
 
-def _show_diff(found: Diff) -> None:
+def _show_diff(diff: Diff) -> None:
     from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_set_by, of_settings
 
-    console.print(Text(headline(found), style="dim"), soft_wrap=True)
-    _show_things("apps", found.apps, [of_app(thing) for thing in found.apps])
-    _show_things("nodes", found.nodes, [of_node(thing) for thing in found.nodes])
+    console.print(Text(headline(diff), style="dim"), soft_wrap=True)
+    _show_things("apps", diff.apps, [of_app(thing) for thing in diff.apps])
+    _show_things("nodes", diff.nodes, [of_node(thing) for thing in diff.nodes])
     for title, lines in (
-        ("settings", [*of_settings(found.settings), *map(of_set_by, found.set_by)]),
-        ("cluster", [of_cluster(change) for change in found.cluster]),
+        ("settings", [*of_settings(diff.settings), *map(of_set_by, diff.set_by)]),
+        ("cluster", [of_cluster(change) for change in diff.cluster]),
     ):
         if lines:
             console.print(Text(f"\n{title}", style="bold"))
         for text in lines:
             console.print(Text(f"  {text}"), soft_wrap=True)
-    if found.same:
+    if diff.same:
         console.print(Text("nothing changed"))
 
 

@@ -71,10 +71,10 @@ class View(msgspec.Struct, frozen=True):
     cursor: Logged | None
     events: list[Logged]
     wanted: set[Position] | None
-    """Which of them match the filter; None without one."""
+    """Positions of the events that match the filter; None without one."""
     start: int
     end: int
-    found: Diff
+    diff: Diff
     apps: list[AppRow]
     nodes: list[NodeRow]
     summary: Summary
@@ -115,23 +115,23 @@ def event_lines(view: View, width: int, height: int) -> tuple[Text, int]:
     """Return as many events as there are lines, the cursor in the middle, and the index of the first of them."""
     if view.cursor is None:
         return Text("nothing has happened yet", style="dim"), 0
-    at = next(index for index, one in enumerate(view.events) if one.position == view.cursor.position)
+    at = next(index for index, each in enumerate(view.events) if each.position == view.cursor.position)
     first = max(0, min(at - height // 2, len(view.events) - height))
     lines = [_event_line(view, event, width) for event in view.events[first : first + height]]
     return Text("\n").join(lines), first
 
 
-def _event_line(view: View, one: Logged, width: int) -> Text:
-    here = view.cursor is not None and one.position == view.cursor.position
-    left_out = view.wanted is not None and one.position not in view.wanted
+def _event_line(view: View, event: Logged, width: int) -> Text:
+    here = view.cursor is not None and event.position == view.cursor.position
+    left_out = view.wanted is not None and event.position not in view.wanted
     roomy = width >= _ROOMY
-    when = clock(one.time, 3 if roomy else 0)
-    kind = type(one.event).__name__
+    when = clock(event.time, 3 if roomy else 0)
+    kind = type(event.event).__name__
     line = Text(no_wrap=True).append("▶" if here else " ", style="bold yellow")
-    line.append(f"{one.position!s:>{8 if roomy else 6}} {when} ", style="" if here else "dim")
-    line.append(f"{kind:<21}" if roomy else f"{kind} ", style="dim" if left_out else style_of(one.event))
-    words = in_words(one.event)
-    line.append(words if roomy else words.removeprefix("app="), style="dim" if left_out else "")
+    line.append(f"{event.position!s:>{8 if roomy else 6}} {when} ", style="" if here else "dim")
+    line.append(f"{kind:<21}" if roomy else f"{kind} ", style="dim" if left_out else style_of(event.event))
+    text = in_words(event.event)
+    line.append(text if roomy else text.removeprefix("app="), style="dim" if left_out else "")
     line.truncate(width, overflow="ellipsis", pad=True)
     if here:
         line.stylize(_CURSOR)
@@ -143,40 +143,40 @@ def _event_line(view: View, one: Logged, width: int) -> Text:
 
 def change_lines(view: View) -> Text:
     """Return the record's changes, a line for each thing."""
-    found, lines = view.found, []
-    for things, words in ((found.apps, of_app), (found.nodes, of_node)):
+    diff, lines = view.diff, []
+    for things, describe in ((diff.apps, of_app), (diff.nodes, of_node)):
         for thing in things:
             sign, style = _SIGNS[thing.how]
-            lines.append(Text().append(f"{sign} {thing.name} ", style=f"bold {style}").append(words(thing)))
-    lines += [Text(f"~ {text}", style="magenta") for text in of_settings(found.settings)]
-    lines += [Text(of_cluster(change), style="dim") for change in found.cluster]
+            lines.append(Text().append(f"{sign} {thing.name} ", style=f"bold {style}").append(describe(thing)))
+    lines += [Text(f"~ {text}", style="magenta") for text in of_settings(diff.settings)]
+    lines += [Text(of_cluster(change), style="dim") for change in diff.cluster]
     return Text("\n").join(lines) if lines else Text("nothing that is shown here", style="dim")
 
 
 def changes_title(view: View) -> str:
     if view.cursor is None:
         return "changed"
-    told = view.cursor.position
-    return f"changed by {told.seq}" if told.index is None else f"changed by round {told.seq}"
+    changed = view.cursor.position
+    return f"changed by {changed.seq}" if changed.index is None else f"changed by round {changed.seq}"
 
 
 def state_title(view: View) -> str:
-    found = view.summary
+    totals = view.summary
     return (
-        f"after it: {counted(found.apps, 'app')} on {counted(found.nodes, 'node')}, "
-        f"U {found.utilization:.2f}/{found.utilization_max}"
+        f"after it: {counted(totals.apps, 'app')} on {counted(totals.nodes, 'node')}, "
+        f"U {totals.utilization:.2f}/{totals.utilization_max}"
     )
 
 
 def state_lines(view: View, width: int) -> Text:
     """Return apps and nodes as tables, with changes highlighted."""
     apps = _table(
-        _APP_COLUMNS, [_app_cells(row) for row in view.apps], _changed(view.found.apps), width, note=("NOTE", "note")
+        _APP_COLUMNS, [_app_cells(row) for row in view.apps], _changed(view.diff.apps), width, note=("NOTE", "note")
     )
     resources = dict.fromkeys(name for row in view.nodes for name in row.capacity)
     columns = [("NODE", "name"), ("CONDITION", "condition"), ("HAS", "containers")]
     columns += [(name.upper(), name) for name in resources]
-    nodes = _table(columns, [_node_cells(row) for row in view.nodes], _changed(view.found.nodes), width)
+    nodes = _table(columns, [_node_cells(row) for row in view.nodes], _changed(view.diff.nodes), width)
     blocks = [Text("\n").join(lines) for lines, rows in ((apps, view.apps), (nodes, view.nodes)) if rows]
     return Text("\n\n").join(blocks) if blocks else Text("no app and no node is known here", style="dim")
 
@@ -240,14 +240,14 @@ _STATIC = ("name", "phase", "step", "adjustments", "condition", "containers")
 
 def details(view: View, width: int) -> Text:
     """Return the event as YAML, the most important fields first; for a fact, with its round."""
-    one = view.cursor
-    if one is None:
+    event = view.cursor
+    if event is None:
         return Text("")
-    fields = plain(one.event)
-    if one.round is not None:
-        said = one.round
+    fields = plain(event.event)
+    if event.round is not None:
+        entry = event.round
         fields["round"] = {
-            "by": said.by, "epoch": said.epoch, "basis": said.basis, "facts": len(said.events), "id": said.id,
+            "by": entry.by, "epoch": entry.epoch, "basis": entry.basis, "facts": len(entry.events), "id": entry.id,
         }  # fmt: skip
     first = [name for name in _FIRST if name in fields]
     last = [name for name in _LAST if name in fields]
@@ -419,12 +419,12 @@ class StepApp(App[None]):
         self._source, self._stepper, self._label, self._follow = log, stepper, name, follow
         self._search = search
         self._moves: list[Move] = []
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._moving: asyncio.Task[str] | None = None
         self._asking = ""
         self._view: View | None = None
         self.idle = asyncio.Event()
-        """Set while every request is done and drawn."""
+        """Event that is set while every request is done and drawn."""
 
     def compose(self) -> ComposeResult:
         yield Static(id="heading")
@@ -472,17 +472,17 @@ class StepApp(App[None]):
 
     def action_ask(self, what: str) -> None:
         self._asking = what
-        asked = self.query_one("#ask", Input)
-        asked.placeholder = (
+        field = self.query_one("#ask", Input)
+        field.placeholder = (
             "go to SEQ, SEQ.INDEX, TIME (UTC) or -10m"
             if what == "go"
             else "only KIND, APP, NODE, user=NAME; empty for all"
         )
-        asked.value = "" if what == "go" else str(self._search)
+        field.value = "" if what == "go" else str(self._search)
         self.query_one("#status").display = False
-        asked.display = True
+        field.display = True
         # At once: it gets the next keys.
-        self.screen.set_focus(asked)
+        self.screen.set_focus(field)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text, what = event.value.strip(), self._asking
@@ -493,12 +493,12 @@ class StepApp(App[None]):
             try:
                 self._ask_for(Go(_place(text)))
             except Exception as error:
-                self._complain(error)
+                self._show_error(error)
 
     def _close_question(self) -> None:
-        asked = self.query_one("#ask", Input)
-        if asked.display:
-            asked.display = False
+        field = self.query_one("#ask", Input)
+        if field.display:
+            field.display = False
             self.query_one("#status").display = True
             self.screen.set_focus(self.query_one(Events))
 
@@ -527,14 +527,14 @@ class StepApp(App[None]):
         elif len(self._moves) < 16:
             self._moves.append(move)
         self.idle.clear()
-        self._asked.set()
+        self._requested.set()
 
     async def _move_on(self) -> None:
         while True:
             if not self._moves:
                 self.idle.set()
-            await self._asked.wait()
-            self._asked.clear()
+            await self._requested.wait()
+            self._requested.clear()
             while self._moves:
                 self._moving = asyncio.create_task(self._do(self._moves.pop(0)))
                 try:
@@ -543,7 +543,7 @@ class StepApp(App[None]):
                     self._moving.cancel()
                     await asyncio.wait({self._moving})
                     raise
-                self._tell(self._moving)
+                self._show_outcome(self._moving)
                 self._moving = None
                 # Also while more moves wait: a held key moves the display.
                 await self._show()
@@ -576,23 +576,23 @@ class StepApp(App[None]):
 
     def _progress(self, done: int, total: int) -> None:
         if total:
-            self._say(f"on the way: {done:,} of {total:,} records (Esc stops)")
+            self._set_status(f"on the way: {done:,} of {total:,} records (Esc stops)")
 
-    def _tell(self, moved: asyncio.Task[str]) -> None:
+    def _show_outcome(self, moved: asyncio.Task[str]) -> None:
         if moved.cancelled():
-            self._say("stopped")
+            self._set_status("stopped")
         elif (error := moved.exception()) is not None:
-            self._complain(error)
+            self._show_error(error)
         else:
-            self._say(moved.result())
+            self._set_status(moved.result())
 
-    def _complain(self, error: BaseException) -> None:
+    def _show_error(self, error: BaseException) -> None:
         known = expected(error)
         if known is None:
             raise error
-        self._say(line(known), style="bold red")
+        self._set_status(line(known), style="bold red")
 
-    def _say(self, text: str, style: str = "yellow") -> None:
+    def _set_status(self, text: str, style: str = "yellow") -> None:
         self.query_one("#status", Static).update(Text(f" {text}", style=style) if text else Text(_HINTS, style="dim"))
 
     async def _watch(self) -> None:
@@ -601,7 +601,7 @@ class StepApp(App[None]):
                 async for batch in batches:
                     self._ask_for(Grown(batch[-1].seq))
         except LogError as error:
-            self._complain(error)
+            self._show_error(error)
 
     # --- showing --------------------------------------------------------------------------------------------------------
 
@@ -609,12 +609,12 @@ class StepApp(App[None]):
         try:
             view = self._view = await look(self._stepper, self._search, self.size.height)
         except Exception as error:
-            self._complain(error)
+            self._show_error(error)
             return
         listed, state, document = self.query_one(Events), self.query_one("#state"), self.query_one("#details")
         wide, across = state.scrollable_content_region.width, document.scrollable_content_region.width
         # Large clusters have long tables, and large decisions long texts.
-        tables, said = await asyncio.to_thread(lambda: (state_lines(view, wide), details(view, across)))
+        tables, record = await asyncio.to_thread(lambda: (state_lines(view, wide), details(view, across)))
         self.query_one("#heading", Static).update(heading(view, self._label, self._search, follows=self._follow))
         lines, listed.first = event_lines(view, listed.content_size.width, max(1, listed.content_size.height))
         listed.update(lines)
@@ -622,7 +622,7 @@ class StepApp(App[None]):
         changes.border_title, state.border_title = changes_title(view), state_title(view)
         self.query_one("#changed", Static).update(change_lines(view))
         self.query_one("#tables", Static).update(tables)
-        self.query_one("#document", Static).update(said)
+        self.query_one("#document", Static).update(record)
         changes.scroll_home(animate=False)
         document.scroll_home(animate=False)
 

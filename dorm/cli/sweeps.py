@@ -31,8 +31,8 @@ from dorm.cli.fields import (
     ShowIgnored,
     Volumes,
     command_of,
-    tell_findings,
-    tell_left_out,
+    print_findings,
+    print_left_out,
 )
 from dorm.cli.output import (
     Format,
@@ -48,7 +48,7 @@ from dorm.cli.output import (
     write_csv,
 )
 from dorm.cli.tables import SWEEPS, SweepName, phases_of, reported_step, sweep_lines, with_parameters
-from dorm.cli.terminal import in_shell, say
+from dorm.cli.terminal import in_shell, print_line
 from events.spec import SpecError
 from events.spec.groups import MOST_APPS, setting
 
@@ -76,20 +76,22 @@ _QUOTES = "'\""
 
 def parameters(given: Sequence[str]) -> dict[str, Any]:
     """Return the parameters of `--param`.  Raises WrongUsage."""
-    found: dict[str, Any] = {}
-    for one in given:
-        name, sign, values = one.partition("=")
+    values_of: dict[str, Any] = {}
+    for option in given:
+        name, sign, values = option.partition("=")
         if not sign or not name or not values:
-            raise WrongUsage(f"--param: {one!r} has no values; write {name or 'lr'}=0.1,0.01 or {name or 'seed'}=0..9")
-        if name in found:
+            raise WrongUsage(
+                f"--param: {option!r} has no values; write {name or 'lr'}=0.1,0.01 or {name or 'seed'}=0..9"
+            )
+        if name in values_of:
             raise WrongUsage(f"--param: {name} is given twice; write all its values with commas between")
-        found[name] = _values(name, values)
-    return found
+        values_of[name] = _values(name, values)
+    return values_of
 
 
 def _values(name: str, text: str) -> Any:
     """Return the values of one parameter as the document of a sweep has them.  Raises WrongUsage."""
-    found: list[Any] = []
+    parsed: list[Any] = []
     parts = split(name, text)
     for part, quoted in parts:
         bounds = None if quoted else _RANGE.fullmatch(part)
@@ -104,7 +106,7 @@ def _values(name: str, text: str) -> Any:
                     else f"has more than {MOST_APPS:,} numbers"
                 )
                 raise WrongUsage(f"--param: {name}: the range {part} {why}", code="usage.param.range")
-            found += numbers
+            parsed += numbers
         elif not quoted and _NEARLY_RANGE.fullmatch(part):
             text = (
                 f"--param: {name}: {part} is no range, which has two whole numbers without zeros before them, such as 0..9; write the "
@@ -112,8 +114,8 @@ def _values(name: str, text: str) -> Any:
             )
             raise WrongUsage(text, code="usage.param.range")
         else:
-            found.append(part if quoted else setting(part))
-    return found
+            parsed.append(part if quoted else setting(part))
+    return parsed
 
 
 def split(name: str, text: str) -> list[tuple[str, bool]]:
@@ -122,13 +124,13 @@ def split(name: str, text: str) -> list[tuple[str, bool]]:
     Commas within brackets and quotes belong to a value.  Spaces around a value do not.  Quotes around a whole value are left out; in
     them, two quotes stand for one.  Raises WrongUsage for brackets and quotes without their ends, and for empty values.
     """
-    found: list[tuple[str, bool]] = []
+    parts: list[tuple[str, bool]] = []
     at = 0
     while at <= len(text):
         at = _end_of_space(text, at)
         if text[at : at + 1] and text[at] in _QUOTES:
             value, at = _quoted(name, text, at)
-            found.append((value, True))
+            parts.append((value, True))
             at = _end_of_space(text, at)
             if at < len(text) and text[at] != ",":
                 raise _unclear(
@@ -139,17 +141,17 @@ def split(name: str, text: str) -> list[tuple[str, bool]]:
             value = text[at:end].strip()
             if not value:
                 raise _unclear(name, f'a value is empty; write "" for an empty text, or leave out a comma of {text!r}')
-            found.append((value, False))
+            parts.append((value, False))
             at = end
         at += 1
     for quote in _QUOTES:
-        odd = [value for value, quoted in found if not quoted and value.count(quote) % 2]
+        odd = [value for value, quoted in parts if not quoted and value.count(quote) % 2]
         if len(odd) > 1:
             raise _unclear(
                 name,
                 f"it is unclear whether the commas between {odd[0]} and {odd[1]} divide values; put whole values in quotes",
             )
-    return found
+    return parts
 
 
 def _end_of_space(text: str, at: int) -> int:
@@ -200,7 +202,7 @@ def _unclear(name: str, text: str) -> WrongUsage:
 
 
 def document_of(
-    words: Sequence[str], typed: dict[str, Any], given: dict[str, Any]
+    command: Sequence[str], typed: dict[str, Any], given: dict[str, Any]
 ) -> tuple[dict[str, Any], Typed | None, Callable[[SpecError], SpecError]]:
     """Return the sweep of a file or of a command, for the latter also the typed words, and what adds the file and its lines to
     errors of the sweep.  Raises WrongUsage, SpecError."""
@@ -209,39 +211,41 @@ def document_of(
     from events.spec import SpecError
     from events.spec.sweeps import FIELDS
 
-    if len(words) == 1 and (words[0].endswith(_FILES) or words[0] == "-"):
+    if len(command) == 1 and (command[0].endswith(_FILES) or command[0] == "-"):
         extra = next((name for name, value in typed.items() if value), None)
         if extra is not None:
             option = extra.replace("_", "-")
-            raise WrongUsage(f"--{option} is for a command after --; write it into {words[0]}", code="usage.conflict")
-        path = Path(words[0])
-        found = read_spec(path)
+            raise WrongUsage(f"--{option} is for a command after --; write it into {command[0]}", code="usage.conflict")
+        path = Path(command[0])
+        source = read_spec(path)
 
         def placed(error: SpecError) -> SpecError:
-            return error.at_lines(found.line).within(named(path))
+            return error.at_lines(source.line).within(named(path))
 
-        document = found.value if isinstance(found.value, dict) else {}
+        document = source.value if isinstance(source.value, dict) else {}
         try:
-            document = including(document, path, given, lambda text: say(f"note: {words[0]}: {text}", error=True))
+            document = including(
+                document, path, given, lambda text: print_line(f"note: {command[0]}: {text}", error=True)
+            )
         except SpecError as error:
             raise placed(error) from None
         if "sweep" in given and "array" in document and "array" not in given:
             del document["array"]
         if not any(field in document for field in ("array", "sweep")):
             raise WrongUsage(
-                f"{words[0]} has no `array` and no `sweep`; add one, name --param or --array, or use `dorm submit`",
+                f"{command[0]} has no `array` and no `sweep`; add one, name --param or --array, or use `dorm submit`",
                 code="usage.nothing_to_do",
             )
         return document, None, placed
     if not any(field in given for field in ("array", "sweep")):
         raise WrongUsage("say what differs: --param NAME=VALUES or --array N", code="usage.nothing_to_do")
-    made = _typed(words, typed)
+    made = _typed(command, typed)
     return {**spec_of(made), **{field: given[field] for field in FIELDS if field in given}}, made, lambda error: error
 
 
-def _typed(words: Sequence[str], given: dict[str, Any]) -> Typed:
+def _typed(command: Sequence[str], given: dict[str, Any]) -> Typed:
     return command_of(
-        words,
+        command,
         cpu=given["cpu"] or "1",
         memory=given["memory"],
         gpu=given["gpu"],
@@ -272,13 +276,13 @@ def name_of(typed: Typed) -> str:
     """Return a name that is made from a command, with room for a number after it."""
     from dorm.local.commands import made_name
 
-    return made_name(typed.words)[:_LONGEST_MADE].strip("-")
+    return made_name(typed.command)[:_LONGEST_MADE].strip("-")
 
 
-def base_of(words: Sequence[str]) -> Path:
+def base_of(command: Sequence[str]) -> Path:
     """Return the folder to which paths of a sweep are relative: the folder of its file, else the current one."""
-    is_path = len(words) == 1 and words[0].endswith(_FILES)
-    return Path(words[0]).absolute().parent if is_path else Path.cwd()
+    is_path = len(command) == 1 and command[0].endswith(_FILES)
+    return Path(command[0]).absolute().parent if is_path else Path.cwd()
 
 
 # --- show -------------------------------------------------------------------------------------------------------------
@@ -325,16 +329,16 @@ async def show_sweep(
     async with cx.client() as connected:
         apps = find_sweep(await connected.state(), sweep, connected.user)
         now = time.time_ns()
-        found, rows = sweep_row(apps, now), swept_rows(apps, now, await connected.reported())
+        summary, rows = sweep_row(apps, now), swept_rows(apps, now, await connected.reported())
     rows = best_first(rows, by) if by is not None else rows
     if output is SheetFormat.csv:
         write_csv([with_parameters(row) for row in msgspec.to_builtins(rows)])
     elif output in (SheetFormat.json, SheetFormat.yaml):
-        show_document({**msgspec.to_builtins(found), "apps": msgspec.to_builtins(rows)}, Format(output.value))
+        show_document({**msgspec.to_builtins(summary), "apps": msgspec.to_builtins(rows)}, Format(output.value))
     else:
-        limit = f", at most {found.parallel} at once" if found.parallel else ""
-        missing = f", {found.count - found.submitted} not submitted" if found.submitted < found.count else ""
-        console.print(Text(f"{found.name}: {phases_of(found)}{missing}{limit}"))
+        limit = f", at most {summary.parallel} at once" if summary.parallel else ""
+        missing = f", {summary.count - summary.submitted} not submitted" if summary.submitted < summary.count else ""
+        console.print(Text(f"{summary.name}: {phases_of(summary)}{missing}{limit}"))
         _show_table(rows, Format(output.value))
 
 
@@ -501,7 +505,7 @@ async def run_sweep(
         sweep = _expanded(document, most)  # Whatever is wrong with it is said before anything is connected to.
     except SpecError as error:
         raise placed(error) from None
-    tell_findings(sweep.specs[0])
+    print_findings(sweep.specs[0])
     made = _Made(document, command, name is not None, base_of(words), most, show_ignored)
     if dry_run:
         if show_ignored:
@@ -511,7 +515,7 @@ async def run_sweep(
         _show_specs(sweep, output)
         return
     if command is not None:
-        tell_left_out(sweep.specs[0])
+        print_left_out(sweep.specs[0])
     await _run(made, wait, output, cx)
 
 
@@ -537,7 +541,7 @@ def _show_specs(sweep: Sweep, output: Format) -> None:
     console.print(Text(f"{sweep.name}: {counted(len(sweep.specs), 'app')}{limit}"))
     show(rows, [("NAME", "name"), ("PARAMETERS", "parameters")], output, note=("COMMAND", "command"))
     for spec in sweep.specs if len(sweep.specs) < 2 else (sweep.specs[0], sweep.specs[-1]):
-        say(f"{spec.name} runs: {in_shell(spec.command)}")
+        print_line(f"{spec.name} runs: {in_shell(spec.command)}")
 
 
 # --- running ------------------------------------------------------------------------------------------------------------
@@ -564,9 +568,9 @@ async def _run(made: _Made, wait: bool, output: Format, cx: Cluster) -> None:
         with stops() as signals:
             async with reporting_missing_master(connected):
                 outcome = await _submitted(connected, sweep, signals.first)
-        found = {"name": sweep.name, "count": len(sweep.specs), **msgspec.to_builtins(outcome)}
+        document = {"name": sweep.name, "count": len(sweep.specs), **msgspec.to_builtins(outcome)}
         if output in (Format.json, Format.yaml) and not wait:
-            show_document(found, output)
+            show_document(document, output)
         elif not wait:
             there = f", and {outcome.before} were there already" if outcome.before else ""
             hint = f"`dorm sweep show {sweep.name}` shows them"
@@ -575,7 +579,7 @@ async def _run(made: _Made, wait: bool, output: Format, cx: Cluster) -> None:
             async with reporting_missing_master(connected):
                 await until_all_ended(connected, sweep.name)
             if output in (Format.json, Format.yaml):
-                show_document(found, output)
+                show_document(document, output)
 
 
 async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
@@ -612,7 +616,7 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
     from dorm.client.sweeps import submit
     from events.errors import DormError, code_of
 
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     there = 0
 
     async def work() -> None:
@@ -623,7 +627,7 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
                 there = done
                 report(done, len(sweep.specs))
 
-            found.append(await submit(connected, sweep, answered=answered))
+            outcomes.append(await submit(connected, sweep, answered=answered))
 
     so_far = "of {} apps are submitted; the same command continues, and `dorm sweep cancel {}` ends what is there"
     try:
@@ -635,7 +639,7 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
             raise
         progress_console.print(Text(f"{there} {so_far.format(len(sweep.specs), sweep.name)}"))
         raise Fail(str(error), code=code_of(error)) from None
-    return found[0]
+    return outcomes[0]
 
 
 @app.command("list")
@@ -689,10 +693,10 @@ async def cancel_sweep(
     from dorm.client.sweeps import cancel
 
     async with cx.client() as connected:
-        asked = await cancel(connected, sweep, reason)
+        cancelled = await cancel(connected, sweep, reason)
         if wait:
             async with reporting_missing_master(connected):
-                await all_ended(connected, asked.apps)
-            console.print(Text(f"{sweep}: {counted(len(asked.apps), 'app')} ended"))
+                await all_ended(connected, cancelled.apps)
+            console.print(Text(f"{sweep}: {counted(len(cancelled.apps), 'app')} ended"))
         else:
-            console.print(Text(f"{sweep}: asked {counted(len(asked.apps), 'app')} to stop"))
+            console.print(Text(f"{sweep}: asked {counted(len(cancelled.apps), 'app')} to stop"))

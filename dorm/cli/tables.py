@@ -105,7 +105,7 @@ def show_node(d: dict[str, Any], output: Format) -> None:
     show([_with_shares(d)], [*_NODES, *resources], output, wide=_NODES_WIDE, note=_NOTE)
     if d["trouble"]:
         console.print(Text(d["trouble"]))
-    failed = [{**one, "when": when(one["at"])} for one in d["failed"]]
+    failed = [{**failure, "when": when(failure["at"])} for failure in d["failed"]]
     _titled("apps that failed here lately", failed, _FAILED_HERE)
     show_containers(d["containers_now"], of_apps=True)
 

@@ -4,7 +4,7 @@ Names, reasons, labels and messages on the log come from users, apps and nodes. 
 cursor, rewrite an earlier line, set the title, open a link, answer as if typed), and direction and zero-width characters make
 text look like other text.  None of them reaches a terminal: such characters are shown as escapes, `\\x1b`, `\\u202e`.
 
-All text for people goes through here: `SafeConsole` (`dorm.cli.output`) for what rich draws, `say` for plain lines.  `cell`
+All text for people goes through here: `SafeConsole` (`dorm.cli.output`) for what rich draws, `print_line` for plain lines.  `cell`
 and `one_line` also escape line breaks, so a reason can't imitate lines of this program.  Documents (JSON, YAML) keep the same
 data: `in_document` writes such characters as that format's own escapes.  A container's output (`dorm logs`) belongs to its
 owner and passes unchanged, as with kubectl and docker.
@@ -61,9 +61,11 @@ def _json(sign: str) -> str:
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
-def in_shell(words: Iterable[str]) -> str:
+def in_shell(command: Iterable[str]) -> str:
     """Return a command as bash takes it, on one line: each word in quotes if it needs them."""
-    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_ansi_c, word))}'" for word in words)
+    return " ".join(
+        shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_ansi_c, word))}'" for word in command
+    )
 
 
 def _ansi_c(sign: str) -> str:
@@ -73,6 +75,6 @@ def _ansi_c(sign: str) -> str:
     return sign if _harmless(sign) else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def say(text: str, *, error: bool = False, flush: bool = False) -> None:
+def print_line(text: str, *, error: bool = False, flush: bool = False) -> None:
     """Print a plain line to stdout, or stderr."""
     print(clean(text), file=sys.stderr if error else sys.stdout, flush=flush)

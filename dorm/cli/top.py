@@ -68,12 +68,12 @@ _LONGEST = 100
 
 def keys_in(typed: bytes) -> list[str]:
     """Return the keys in a terminal's input: names of special ones, else the character; unknown ones are left out."""
-    found = []
+    keys = []
     for match in _SEQUENCE.finditer(typed.decode("utf-8", "ignore")):
         key = _NAMES.get(match[0], match[0])
         if len(match[0]) == 1 or match[0] in _NAMES:
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 def press(look: Look, key: str, state: State, now: int) -> bool:
@@ -85,7 +85,7 @@ def press(look: Look, key: str, state: State, now: int) -> bool:
         return False
     if key == "escape":
         if look.page == "cluster":
-            look.words = ""
+            look.search = ""
         look.page = "cluster"
     elif key == "?":
         look.page = "cluster" if look.page == "help" else "help"
@@ -98,11 +98,11 @@ def _type(look: Look, key: str) -> None:
     if key == "enter":
         look.typing = False
     elif key == "escape":
-        look.typing, look.words = False, ""
+        look.typing, look.search = False, ""
     elif key == "backspace":
-        look.words = look.words[:-1]
-    elif len(key) == 1 and key.isprintable() and len(look.words) < _LONGEST:
-        look.words += key
+        look.search = look.search[:-1]
+    elif len(key) == 1 and key.isprintable() and len(look.search) < _LONGEST:
+        look.search += key
 
 
 def _press_in_cluster(look: Look, key: str, state: State, now: int) -> None:
@@ -199,16 +199,16 @@ class Recent:
                 if type(fact).__name__ not in NOISE:
                     self._events.append(Happened(time, fact))
 
-    def last(self, count: int, words: str = "", app: str = "") -> list[Happened]:
+    def last(self, count: int, search: str = "", app: str = "") -> list[Happened]:
         """Return the latest that match, oldest first."""
-        found: list[Happened] = []
+        matches: list[Happened] = []
         for event in reversed(self._events):
-            if len(found) >= count:
+            if len(matches) >= count:
                 break
             text = f"{type(event.event).__name__} {in_words(event.event)}".lower()
-            if all(word in text for word in words.lower().split()) and (not app or app in text):
-                found.append(event)
-        return found[::-1]
+            if all(word in text for word in search.lower().split()) and (not app or app in text):
+                matches.append(event)
+        return matches[::-1]
 
 
 class Look(msgspec.Struct):
@@ -217,9 +217,9 @@ class Look(msgspec.Struct):
     page: Literal["cluster", "app", "help"] = "cluster"
     order: str = "age"
     reverse: bool = False
-    words: str = ""
+    search: str = ""
     typing: bool = False
-    """Whether keys go into `words`."""
+    """Whether keys go into `search`."""
     ended: bool = True
     nodes: bool = True
     chosen: str = ""
@@ -227,7 +227,7 @@ class Look(msgspec.Struct):
     lost: bool = False
     """Whether the log cannot be reached now."""
     newest: Newest = {}
-    """The apps' reports beside the log."""
+    """The apps' reports next to the log."""
 
 
 def picture(state: State, recent: Recent, look: Look, *, cluster: str, now: int, width: int, height: int) -> list[Text]:
@@ -248,13 +248,13 @@ def rows_of(state: State, look: Look, now: int) -> list[AppRow]:
     rows = sorted((app_row(app, now, look.newest) for app in apps), key=lambda row: (row.name, row.id))
     rows.sort(key=ORDERS[look.order], reverse=look.reverse)
     rows.sort(key=lambda row: row.phase in ("completed", "failed", "cancelled"))
-    words = look.words.lower().split()
-    return [row for row in rows if _matches(words, row.name, row.id, row.user, row.phase, row.note)]
+    searched = look.search.lower().split()
+    return [row for row in rows if _matches(searched, row.name, row.id, row.user, row.phase, row.note)]
 
 
-def _matches(words: Sequence[str], *texts: str) -> bool:
+def _matches(searched: Sequence[str], *texts: str) -> bool:
     text = " ".join(texts).lower()
-    return all(word in text for word in words)
+    return all(word in text for word in searched)
 
 
 def _heading(state: State, look: Look, cluster: str) -> Text:
@@ -291,21 +291,21 @@ def _cluster(state: State, recent: Recent, look: Look, now: int, width: int, hei
     lines += _apps(state, rows, look, width, max(2, room - events - 1))
     left = height - len(lines) - 1
     if left > 0:
-        lines += [Text("EVENTS", style="bold"), *(_event(one) for one in recent.last(left, look.words))]
+        lines += [Text("EVENTS", style="bold"), *(_event(event) for event in recent.last(left, look.search))]
     return lines
 
 
 def _state_of(look: Look) -> Text:
     line = Text("? keys   ", style="dim")
     line.append(f"sorted by {look.order}{', reversed' if look.reverse else ''}")
-    if look.typing or look.words:
-        line.append(f"   / {one_line(look.words)}{'_' if look.typing else ''}", style="not dim bold")
+    if look.typing or look.search:
+        line.append(f"   / {one_line(look.search)}{'_' if look.typing else ''}", style="not dim bold")
     return line
 
 
 def _nodes(state: State, look: Look, most: int) -> list[Text]:
-    words = look.words.lower().split()
-    rows = [row for row in node_rows(state) if _matches(words, row.name, row.condition, *row.labels.values())]
+    searched = look.search.lower().split()
+    rows = [row for row in node_rows(state) if _matches(searched, row.name, row.condition, *row.labels.values())]
     if not rows:
         rows = node_rows(state)
     kinds = sorted({kind for row in rows for kind in row.capacity})[:4]
@@ -341,7 +341,7 @@ def _apps(state: State, rows: Sequence[AppRow], look: Look, width: int, most: in
         ("STEP", "step"), ("RESIZED", "adjustments"), ("AGE", "age"), ("NOTE", "note"),
     ]  # fmt: skip
     if not rows:
-        return [Text("APPS", style="bold"), Text("none" if not look.words else "none with these words", style="dim")]
+        return [Text("APPS", style="bold"), Text("none" if not look.search else "none with these words", style="dim")]
     at = next((place for place, row in enumerate(rows) if row.id == look.chosen), 0)
     room = max(1, most - 2 if len(rows) > most - 1 else most - 1)
     first = max(0, min(at - room // 2, len(rows) - room))
@@ -374,11 +374,11 @@ def _partition(app: App) -> str:
     return " ".join(f"{node}×{count}" for node, count in by_node.items()) or "-"
 
 
-def _event(one: Happened) -> Text:
-    line = Text(f"{shown(one.time)}  ", style="dim").append(
-        f"{type(one.event).__name__:<21}", style=style_of(one.event)
+def _event(event: Happened) -> Text:
+    line = Text(f"{shown(event.time)}  ", style="dim").append(
+        f"{type(event.event).__name__:<21}", style=style_of(event.event)
     )
-    return line.append(in_words(one.event), style="none")
+    return line.append(in_words(event.event), style="none")
 
 
 # --- one app ------------------------------------------------------------------------------------------------------------
@@ -409,7 +409,11 @@ def _app(state: State, recent: Recent, look: Look, now: int, height: int) -> lis
         lines += [Text(), *_table(done, columns)]
     left = height - len(lines) - 2
     if left > 0:
-        lines += [Text(), Text("EVENTS", style="bold"), *(_event(one) for one in recent.last(left, app=app.id.lower()))]
+        lines += [
+            Text(),
+            Text("EVENTS", style="bold"),
+            *(_event(event) for event in recent.last(left, app=app.id.lower())),
+        ]
     return lines
 
 
@@ -429,8 +433,8 @@ def _table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]]) -
     lines = [head]
     for row in cells:
         line = Text()
-        for one, width in zip(row, widths, strict=True):
-            line.append_text(one).append(" " * (width - cell_len(one.plain) + 2))
+        for text, width in zip(row, widths, strict=True):
+            line.append_text(text).append(" " * (width - cell_len(text.plain) + 2))
         lines.append(line)
     return lines
 
@@ -456,9 +460,9 @@ async def print_app(connected: Client, name: str) -> None:
     from dorm.client.finding import find_app
 
     state = await connected.state()
-    found = find_app(state, name, connected.user)
-    reports = await _reports(Reports(connected.bus, connected.cluster), state, found)
-    console.print(picture_of_app(found, reports, await connected.reported(found.id), max(state.time, time.time_ns())))
+    app = find_app(state, name, connected.user)
+    reports = await _reports(Reports(connected.bus, connected.cluster), state, app)
+    console.print(picture_of_app(app, reports, await connected.reported(app.id), max(state.time, time.time_ns())))
 
 
 async def watch_app(connected: Client, name: str, keys: Keys) -> None:
@@ -478,9 +482,9 @@ async def watch_app(connected: Client, name: str, keys: Keys) -> None:
             with contextlib.suppress(LogError):  # An outage is reported on stderr; the ages on the screen grow.
                 state = await connected.state()
                 if id in state.apps:
-                    found, newest = state.apps[id], await connected.reported(id)
-                    reports = await _reports(kept, state, found)
-                    live.update(picture_of_app(found, reports, newest, max(state.time, time.time_ns())), refresh=True)
+                    app, newest = state.apps[id], await connected.reported(id)
+                    reports = await _reports(kept, state, app)
+                    live.update(picture_of_app(app, reports, newest, max(state.time, time.time_ns())), refresh=True)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await done.wait()
@@ -653,8 +657,8 @@ async def _recent(connected: Client) -> Recent:
     end = await connected.log.end()
     begin = await before_last(connected.log, connected.cluster, wanted, _BEFORE, end)
     recent = Recent()
-    found = Tail(connected.log, connected.cluster, wanted, after=Position(begin.seq), until=end).events()
-    async with contextlib.aclosing(found) as events:
+    tailed = Tail(connected.log, connected.cluster, wanted, after=Position(begin.seq), until=end).events()
+    async with contextlib.aclosing(tailed) as events:
         async for event in events:
             recent.add(event.time, [event.event])
     return recent

@@ -27,7 +27,7 @@ from dorm.cli.output import Format, Output, console, show, show_document
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
 from dorm.cli.signals import first_of, run_until_stopped
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 from dorm.local.home import DEFAULT_CLUSTER, contexts_file
 from events.addresses import is_loopback, joined
 
@@ -73,40 +73,40 @@ async def acting(cx: Cluster, folder: Path | None) -> AsyncIterator[Acting]:
     from dorm.security.folder import KeyFolder
     from dorm.security.joining import Admin
 
-    found = cx.target()
-    credentials = found.read()
+    target = cx.target()
+    credentials = target.read()
     if credentials is None:
         raise Fail(
             "identities are changed with an admin's credentials: name them with --credentials or --context",
             code="credentials.none",
         )
-    at = folder or (Path(found.folder) if found.folder else None)
+    at = folder or (Path(target.folder) if target.folder else None)
     keys = KeyFolder(at.absolute() / KEYS) if at is not None else None
     if keys is not None and not keys.exists:
         raise Fail(f"{at} is not the folder of a cluster with identities; see --folder", code="security.no_folder")
-    connection = await found.connection("dorm-admin")
+    connection = await target.connection("dorm-admin")
     try:
-        client = Client(connection.log, connection.bus, found.cluster, connection=connection)
-        one = Acting(connection, credentials, client, Admin(client, keys, clock=time.time_ns))
-        one.folder = keys
-        yield one
+        client = Client(connection.log, connection.bus, target.cluster, connection=connection)
+        administration = Acting(connection, credentials, client, Admin(client, keys, clock=time.time_ns))
+        administration.folder = keys
+        yield administration
     finally:
         await connection.close()
 
 
-async def apply(one: Acting) -> None:
-    """Write the servers' configuration, and say what remains to be done."""
-    told = await one.admin.apply()
-    if told:
+async def apply(administration: Acting) -> None:
+    """Write the servers' configuration, and print what remains to be done."""
+    reloaded = await administration.admin.apply()
+    if reloaded:
         return
-    if one.folder is None:
-        say(
+    if administration.folder is None:
+        print_line(
             "the log has it; on the machine of the cluster's folder, run `dorm user list --apply --folder DIR`, so that the "
             "NATS servers know it too"
         )
     else:
-        say(
-            f"{one.folder.accounts} is written, and no NATS server of this folder runs here: copy it to each server, and "
+        print_line(
+            f"{administration.folder.accounts} is written, and no NATS server of this folder runs here: copy it to each server, and "
             "reload them (`nats-server --signal reload`)"
         )
 
@@ -293,16 +293,16 @@ async def add_user(
         raise Fail(f"{file} exists; choose another file with --to", code="credentials.file_exists")
 
     try:
-        async with acting(cx, folder) as one:
-            await one.admin.add_user(user)
-            await apply(one)
-            about = one.credentials
+        async with acting(cx, folder) as administration:
+            await administration.admin.add_user(user)
+            await apply(administration)
+            about = administration.credentials
             if not seed:
                 console.print(Text(_without_key(about.cluster, about.url, name, role)))
                 return
             made = Credentials(about.cluster, about.url, name, role, seed, about.ca)
             save_credentials(file, made)
-            if one.folder is not None:
+            if administration.folder is not None:
                 from dorm.security.joining import admitted
 
                 await admitted(made)
@@ -333,9 +333,9 @@ async def remove_user(cx: Cluster, name: UserName, folder: Folder = None) -> Non
       dorm user remove alice
     """
 
-    async with acting(cx, folder) as one:
-        await one.admin.remove_user(name)
-        await apply(one)
+    async with acting(cx, folder) as administration:
+        await administration.admin.remove_user(name)
+        await apply(administration)
         console.print(Text(f"user {name} is removed"))
 
 
@@ -358,8 +358,8 @@ async def list_users(
     """
 
     if apply_:
-        async with acting(cx, folder) as one:
-            await apply(one)
+        async with acting(cx, folder) as administration:
+            await apply(administration)
     async with cx.client() as connected:
         known = await connected.look(lambda state: state.known)
     rows = []
@@ -400,7 +400,7 @@ def user_key(
         raise Fail(f"{file} exists; choose another file", code="credentials.file_exists")
     seed = new_seed()
     write_private(file.absolute(), seed + b"\n")
-    say(public_key(seed))
+    print_line(public_key(seed))
 
 
 # --- how an agent gets its key ----------------------------------------------------------------------------------------
@@ -437,11 +437,11 @@ async def node_target(given: Target, root: Path, node: str, introduction: Introd
         from dorm.security.joining import admitted
 
         await admitted(own)
-        say(f"node {own.name} is enrolled in cluster {own.cluster}; its key is in {file}")
-    found = given if given.named or not file.exists() else Target("", "", str(file))
-    credentials = found.read()
+        print_line(f"node {own.name} is enrolled in cluster {own.cluster}; its key is in {file}")
+    target = given if given.named or not file.exists() else Target("", "", str(file))
+    credentials = target.read()
     if credentials is None:
-        return found
+        return target
     if credentials.role != "node":
         raise WrongUsage(
             f"the credentials are those of {credentials}, and an agent needs a node's own: start it with the token that "
@@ -454,9 +454,9 @@ async def node_target(given: Target, root: Path, node: str, introduction: Introd
             code="node.other_credentials",
         )
     return Target(
-        found.url or credentials.url,
-        found.cluster or credentials.cluster,
-        found.credentials,
+        target.url or credentials.url,
+        target.cluster or credentials.cluster,
+        target.credentials,
         archives=given.archives,
     )
 
@@ -519,17 +519,17 @@ async def intro(
 
     from dorm.security.joining import introduce
 
-    async with acting(cx, folder) as one:
-        if one.folder is None:
+    async with acting(cx, folder) as administration:
+        if administration.folder is None:
             raise Fail(
                 "a token is made where the cluster's folder is, since the NATS server has to accept it; see --folder",
                 code="security.no_folder",
             )
         joined = await introduce(
-            one.admin,
-            one.folder,
-            one.connection.bus,
-            one.credentials,
+            administration.admin,
+            administration.folder,
+            administration.connection.bus,
+            administration.credentials,
             node,
             ttl_s=ttl_s,
             clock=time.time_ns,
@@ -543,9 +543,9 @@ async def intro(
 def _show(introduction: Introduction, ttl: str) -> None:
     from dorm.security.certificates import fingerprint
 
-    say(introduction.token(), flush=True)
+    print_line(introduction.token(), flush=True)
     trusts = f"; the authority's fingerprint is {fingerprint(introduction.ca)}" if introduction.ca else ""
-    say(
+    print_line(
         f"valid for {ttl} and one use: put it into a file on {introduction.node}, and run there\n"
         f"  dorm agent --token FILE{trusts}",
         error=True,
@@ -596,9 +596,9 @@ async def remove_node(cx: Cluster, name: NodeName, folder: Folder = None) -> Non
       dorm node remove gpu-7
     """
 
-    async with acting(cx, folder) as one:
-        await one.admin.expel(name)
-        await apply(one)
+    async with acting(cx, folder) as administration:
+        await administration.admin.expel(name)
+        await apply(administration)
         console.print(Text(f"node {name} is removed"))
 
 
@@ -680,16 +680,16 @@ def list_contexts(output: Output = Format.table) -> None:
     """
     from dorm.security.contexts import read_contexts
 
-    found = read_contexts(contexts_file())
+    known = read_contexts(contexts_file())
     rows: list[dict[str, Any]] = [
         {
-            "current": name == found.current,
+            "current": name == known.current,
             "name": name,
-            "cluster": one.cluster,
-            "url": one.url,
-            "credentials": one.credentials,
+            "cluster": context.cluster,
+            "url": context.url,
+            "credentials": context.credentials,
         }
-        for name, one in sorted(found.contexts.items())
+        for name, context in sorted(known.contexts.items())
     ]
     if output in (Format.json, Format.yaml):
         show_document(rows, output)
@@ -723,14 +723,20 @@ def show_context(
     from dorm.security.contexts import read_contexts
     from events.nats.access import read_credentials
 
-    found = read_contexts(contexts_file())
-    wanted = name or found.current
+    known = read_contexts(contexts_file())
+    wanted = name or known.current
     if not wanted:
         raise Fail("no context is in use; name one, or choose one with `dorm context use`", code="context.none")
-    one = found.find(wanted)
-    who = str(read_credentials(Path(one.credentials))) if one.credentials else "nobody: the cluster is open"
+    context = known.find(wanted)
+    who = str(read_credentials(Path(context.credentials))) if context.credentials else "nobody: the cluster is open"
     show_document(
-        {"name": wanted, "cluster": one.cluster, "url": one.url, "identity": who, "credentials": one.credentials},
+        {
+            "name": wanted,
+            "cluster": context.cluster,
+            "url": context.url,
+            "identity": who,
+            "credentials": context.credentials,
+        },
         Format.yaml,
     )
 
@@ -784,13 +790,13 @@ async def views(
         from replay.tenants.answering import serve
         from replay.tenants.projection import key_of
 
-        found = cx.target()
-        file = key or found.seal_key()
-        if file is None or not found.credentials:
+        target = cx.target()
+        file = key or target.seal_key()
+        if file is None or not target.credentials:
             text = "views need the masters' credentials and their key: name them with --credentials and --key"
             raise Fail(text, USAGE, code="key.not_found")
         secret = pseudonyms_of(await asyncio.to_thread(read_key, file))
-        connection = await found.connection("dorm-views", patient=True)
+        connection = await target.connection("dorm-views", patient=True)
         try:
             serving = serve(connection.log, connection.bus, connection.cluster, key_of(secret))
             if while_stdin_is_open:

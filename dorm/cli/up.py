@@ -40,7 +40,7 @@ from dorm.cli.settings import (
     parse_params,
     volumes_of_option,
 )
-from dorm.cli.signals import Stops, exit_despite_threads, first_of, hears_ctrl_c, stops
+from dorm.cli.signals import Stops, exit_despite_threads, first_of, receives_ctrl_c, stops
 from dorm.cli.webhooks import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
 from events.addresses import loopback
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 POLICY = "dorm-speed"
 """The policy of a new cluster, unless another one is named."""
 _API_PORT = 4280
-"""As of `dorm serve`."""
+"""The port that `dorm serve` uses."""
 
 
 @standalone
@@ -365,7 +365,7 @@ def _open_to_all(fresh: bool) -> list[str]:
 
 
 def _how_to_stop() -> str:
-    return "Ctrl-C" if hears_ctrl_c() else f"kill {os.getpid()}"
+    return "Ctrl-C" if receives_ctrl_c() else f"kill {os.getpid()}"
 
 
 async def _stop(cluster: LocalCluster, events: Stops) -> None:

@@ -81,7 +81,7 @@ async def usage(
         need()
     async with log_of(file, cx) as log:
         with progress_of("folding") as report:
-            found = await between(
+            result = await between(
                 log, begin, end, by=groups, users=user or (), apps=app or (), nodes=node or (), every_s=every_s,
                 now=time.time_ns() if file is None else 0,
                 uses=None if file is not None else lambda state: _uses(state, cx), progress=report,
@@ -90,13 +90,13 @@ async def usage(
     piped = any(str(path) == "-" for path in targets)
     if not piped:
         if output in (Format.json, Format.yaml):
-            show_document(found, output)
+            show_document(result, output)
         else:
-            _show(found, output)
+            _show(result, output)
     for path in targets:
-        await _save(found, path, title, force=force)
+        await _save(result, path, title, force=force)
         if not piped and output not in (Format.json, Format.yaml):
-            console.print(Text(f"{len(found.rows):,} rows are in {path}", style="dim"), soft_wrap=True)
+            console.print(Text(f"{len(result.rows):,} rows are in {path}", style="dim"), soft_wrap=True)
 
 
 def _groups(by: str) -> tuple[str, ...]:
@@ -146,53 +146,53 @@ async def _uses(state: State, cx: Cluster) -> Uses:
     return {}
 
 
-async def _save(found: Usage, path: Path, title: str, *, force: bool) -> None:
+async def _save(usage: Usage, path: Path, title: str, *, force: bool) -> None:
     from replay.whole_file import in_thread, whole_file
 
     async with whole_file(path, force=force) as target:
-        written = await asyncio.to_thread(_bytes, found, path.suffix.lower(), f"dorm · {title}")
+        written = await asyncio.to_thread(_bytes, usage, path.suffix.lower(), f"dorm · {title}")
         await in_thread(target.write, written)
 
 
-def _bytes(found: Usage, ending: str, title: str) -> bytes:
+def _bytes(usage: Usage, ending: str, title: str) -> bytes:
     from replay.usage import tables
 
     if ending == ".png":
         from replay.usage.plot import png
 
-        return png(found, title)
-    return tables.as_parquet(found) if ending == ".parquet" else tables.as_csv(found)
+        return png(usage, title)
+    return tables.as_parquet(usage) if ending == ".parquet" else tables.as_csv(usage)
 
 
 # --- for people ---------------------------------------------------------------------------------------------------------
 
 
-def _show(found: Usage, output: Format) -> None:
+def _show(usage: Usage, output: Format) -> None:
     from replay.words import moment, span
 
-    length = span((found.end - found.begin) / 1e9)
-    text = f"{moment(found.begin)} to {moment(found.end)}: {length}, records {found.first + 1} to {found.last}"
+    length = span((usage.end - usage.begin) / 1e9)
+    text = f"{moment(usage.begin)} to {moment(usage.end)}: {length}, records {usage.first + 1} to {usage.last}"
     console.print(Text(text, style="dim"), soft_wrap=True)
-    if not found.rows:
+    if not usage.rows:
         console.print(Text("nothing was given in this span"))
         return
-    periods = len({row.begin for row in found.rows}) > 1
-    rows = [_cells(row, periods) for row in found.rows[:_SHOWN]]
+    periods = len({row.begin for row in usage.rows}) > 1
+    rows = [_cells(row, periods) for row in usage.rows[:_SHOWN]]
     columns = [
         *([("FROM", "from")] if periods else []),
-        *((name.upper(), name) for name in found.by),
+        *((name.upper(), name) for name in usage.by),
         ("RESOURCE", "resource"), ("GIVEN", "given"), ("USED", "used"), ("KNOWN", "known"), ("WASTED", "wasted"), ("LOST", "lost"),
-        *([("OF", "capacity")] if any(row.capacity for row in found.rows) else []),
+        *([("OF", "capacity")] if any(row.capacity for row in usage.rows) else []),
         ("UNIT", "unit"),
     ]  # fmt: skip
     wide = [("PAUSED", "paused"), ("REDONE", "redone"), ("CONTAINER HOURS", "container_hours"), ("APP ID", "app_id")]
     totals = [
-        {**_cells(row, False), "from": "total", **({found.by[0]: "total"} if found.by else {})} for row in found.totals
+        {**_cells(row, False), "from": "total", **({usage.by[0]: "total"} if usage.by else {})} for row in usage.totals
     ]
-    several = len(found.rows) > len(found.totals)
+    several = len(usage.rows) > len(usage.totals)
     show([*rows, *(totals if several else [])], columns, Format.table if output is Format.table else output, wide=wide)
-    if len(found.rows) > _SHOWN:
-        text = f"and {len(found.rows) - _SHOWN:,} more rows (--save usage.csv has all)"
+    if len(usage.rows) > _SHOWN:
+        text = f"and {len(usage.rows) - _SHOWN:,} more rows (--save usage.csv has all)"
         console.print(Text(text, style="dim"), soft_wrap=True)
 
 

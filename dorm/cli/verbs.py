@@ -81,6 +81,6 @@ _MEANT = {
 }
 
 
-def meant(word: str) -> str:
+def replacement_for(word: str) -> str:
     """Return what to type instead of a word that is not a command here; "" if it is unknown."""
     return _MEANT.get(word, "")

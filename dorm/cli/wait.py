@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app
-from dorm.cli.errors import TIMED_OUT, Fail, complain
+from dorm.cli.errors import TIMED_OUT, Fail, report_error
 from dorm.cli.options import seconds_of
 from dorm.cli.output import console, progress_console
 from events.log.records import LogError
@@ -44,10 +44,10 @@ class Leaderless:
 
 
 @contextlib.asynccontextmanager
-async def reporting_missing_master(connected: Client, found: Leaderless | None = None) -> AsyncIterator[None]:
-    """While the block runs, report on stderr, and in `found`, when no master leads, and when one does again."""
-    found = found or Leaderless()
-    watching = None if connected.leadership is None else asyncio.create_task(_watch(connected.leadership, found))
+async def reporting_missing_master(connected: Client, leaderless: Leaderless | None = None) -> AsyncIterator[None]:
+    """While the block runs, report on stderr, and in `leaderless`, when no master leads, and when one does again."""
+    leaderless = leaderless or Leaderless()
+    watching = None if connected.leadership is None else asyncio.create_task(_watch(connected.leadership, leaderless))
     try:
         yield
     finally:
@@ -56,7 +56,7 @@ async def reporting_missing_master(connected: Client, found: Leaderless | None =
             await asyncio.wait([watching])
 
 
-async def _watch(leadership: Leadership, found: Leaderless) -> None:
+async def _watch(leadership: Leadership, leaderless: Leaderless) -> None:
     loop = asyncio.get_running_loop()
     seen: Held | None = None
     since = loop.time()
@@ -68,8 +68,8 @@ async def _watch(leadership: Leadership, found: Leaderless) -> None:
         if held is None or held != seen:  # Without a lease it is unknown.
             seen, since = held, loop.time()
         silent = seen is not None and loop.time() - since > seen.ttl_s + _TAKEOVER_S
-        if silent != found.now and (silent or (seen is not None and seen.holder)):
-            found.now = silent
+        if silent != leaderless.now and (silent or (seen is not None and seen.holder)):
+            leaderless.now = silent
             progress_console.print(Text(NOBODY if silent else "a master leads again"))
         await asyncio.sleep(max(_LEAST_LOOK_S, seen.ttl_s / 4 if seen else 0.0))
 
@@ -105,7 +105,7 @@ class Sweeps:
         self._left[name], self._ends[name] = len(apps), {}
         return apps
 
-    def told(self, app: App, *, well: bool) -> bool:
+    def note(self, app: App, *, well: bool) -> bool:
         """Note that an app got there, or can't any more; return False for an app of no sweep, which the caller reports
         itself."""
         name = self._of.get(app.id)
@@ -118,7 +118,7 @@ class Sweeps:
             bad = sum(count for end, count in ends.items() if end not in ("completed", "runs"))
             reason = f": {app.end_reason}" if app.end_reason else ""
             if bad <= _NAMED:
-                complain(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
+                report_error(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
         self._left[name] -= 1
         if not self._left[name]:
             console.print(Text(f"{name}: {', '.join(f'{count} {end}' for end, count in sorted(ends.items()))}"))
@@ -132,7 +132,7 @@ async def until_all_ended(connected: Client, name: str) -> None:
     async for state, _ in connected.watch():
         for id in [id for id in pending if id in state.apps and state.apps[id].ended]:
             app = state.apps[id]
-            sweeps.told(app, well=app.ended == "completed")
+            sweeps.note(app, well=app.ended == "completed")
             pending.discard(id)
         if not pending:
             return
@@ -216,7 +216,7 @@ async def _until_settled(connected: Client, pending: dict[str, App], condition: 
         for id in list(pending):
             app = state.apps.get(id)
             if app is None:
-                complain(
+                report_error(
                     f"{pending.pop(id).name} has ended and the cluster keeps it no longer; `dorm events --app {id}` shows "
                     "how it ended",
                     "app.not_found",
@@ -227,7 +227,7 @@ async def _until_settled(connected: Client, pending: dict[str, App], condition: 
             if not there and not app.ended:
                 continue
             del pending[id]
-            if sweeps.told(app, well=there):
+            if sweeps.note(app, well=there):
                 continue
             if there:
                 console.print(Text(f"{app.name} {app.ended or 'runs'}"))
@@ -235,7 +235,7 @@ async def _until_settled(connected: Client, pending: dict[str, App], condition: 
                 reason = f": {app.end_reason}" if app.end_reason else ""
                 if missing := await missing_in(app, None):
                     reason = f"{reason}; {missing}"
-                complain(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
+                report_error(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
         if not pending:
             return
 

@@ -69,15 +69,15 @@ def keys_of(file: Path | None, cx: Cluster) -> Keys:
     from dorm.local.home import home, read_running
     from dorm.webhooks.keys import FILE_NAME, open_keys
 
-    found = cx.target()
+    target = cx.target()
     running = read_running()
-    folder = home() / found.cluster
-    if running is not None and (running.url, running.cluster) == (found.url, found.cluster) and running.data:
+    folder = home() / target.cluster
+    if running is not None and (running.url, running.cluster) == (target.url, target.cluster) and running.data:
         folder = Path(running.data)
-    deployed = Path(found.folder, "security", FILE_NAME)
-    if found.folder and deployed.exists():  # `dorm deploy keys` made it.
-        return open_keys(file or deployed, found.cluster)
-    return open_keys(file or folder / FILE_NAME, found.cluster)
+    deployed = Path(target.folder, "security", FILE_NAME)
+    if target.folder and deployed.exists():  # `dorm deploy keys` made it.
+        return open_keys(file or deployed, target.cluster)
+    return open_keys(file or folder / FILE_NAME, target.cluster)
 
 
 # --- the process that delivers ----------------------------------------------------------------------------------------
@@ -229,13 +229,13 @@ async def list_webhooks(cx: Cluster, output: Output = Format.table) -> None:
     from dorm.webhooks.deliverer import standing_of
 
     async with cx.client() as connected:
-        found = list(await asking.all_endpoints(connected))
+        endpoints = list(await asking.all_endpoints(connected))
     connection = await cx.target().connection("dorm-webhooks")
     try:
         rows = []
-        for one in found:
-            standing = await standing_of(connection.places, one)
-            rows.append(_row(one, standing.pending if standing else None, standing.unread if standing else None))
+        for endpoint in endpoints:
+            standing = await standing_of(connection.places, endpoint)
+            rows.append(_row(endpoint, standing.pending if standing else None, standing.unread if standing else None))
     finally:
         await connection.close()
     if output in (Format.json, Format.yaml):
@@ -246,18 +246,18 @@ async def list_webhooks(cx: Cluster, output: Output = Format.table) -> None:
     show(shown, columns, output, note=("WHY", "reason"))
 
 
-def _row(one: Endpoint, pending: int | None, unread: int | None) -> dict[str, Any]:
+def _row(endpoint: Endpoint, pending: int | None, unread: int | None) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "url": one.url,
-        "events": list(one.events),
-        "state": one.state,
-        "code": one.code,
-        "reason": one.reason,
-        "changed_at": one.changed_at,
-        "set_by": one.set_by,
-        "waits_s": one.waits_s,
-        "key": one.key,
+        "name": endpoint.name,
+        "url": endpoint.url,
+        "events": list(endpoint.events),
+        "state": endpoint.state,
+        "code": endpoint.code,
+        "reason": endpoint.reason,
+        "changed_at": endpoint.changed_at,
+        "set_by": endpoint.set_by,
+        "waits_s": endpoint.waits_s,
+        "key": endpoint.key,
         "pending": pending,
         "unread": unread,
     }
@@ -324,8 +324,8 @@ async def secret(cx: Cluster, name: Name, output: Output = Format.table, key: Ke
 
     keys = keys_of(key, cx)
     async with cx.client() as connected:
-        found = await asking.find(connected, name)
-    _show_secret({"name": name, "url": found.url, "secret": keys.secret(name, found.key)}, output)
+        endpoint = await asking.find(connected, name)
+    _show_secret({"name": name, "url": endpoint.url, "secret": keys.secret(name, endpoint.key)}, output)
 
 
 @app.command("enable")
@@ -369,15 +369,17 @@ async def try_out(cx: Cluster, name: Name, output: Output = Format.table) -> Non
 
     began = time.monotonic()
     async with cx.client() as connected:
-        found = await asking.try_out(connected, name, _TEST_S)
-    shown = {"delivered": found.delivered, "status": found.status, "reason": found.reason}
+        tested = await asking.try_out(connected, name, _TEST_S)
+    shown = {"delivered": tested.delivered, "status": tested.status, "reason": tested.reason}
     if output in (Format.json, Format.yaml):
         show_document(shown, output)
     else:
         took = f"{time.monotonic() - began:.1f} s"
         text = (
-            f"delivered in {took}: it answers {found.status}" if found.delivered else f"not delivered: {found.reason}"
+            f"delivered in {took}: it answers {tested.status}"
+            if tested.delivered
+            else f"not delivered: {tested.reason}"
         )
         console.print(Text(text), soft_wrap=True)
-    if not found.delivered:
+    if not tested.delivered:
         raise typer.Exit(FAILED)

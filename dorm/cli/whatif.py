@@ -137,11 +137,11 @@ async def whatif(
                     raise Fail.of(error, USAGE) from None
 
     with solver_prints_elsewhere():
-        found = await work()
+        simulated = await work()
     if output in (Format.json, Format.yaml):
-        show_document(found, output)
+        show_document(simulated, output)
     else:
-        _show(found, output)
+        _show(simulated, output)
 
 
 def _horizon(text: str | None) -> float | None:
@@ -215,18 +215,18 @@ def parse_edit(text: str) -> AppUpdated:
 # --- for people ---------------------------------------------------------------------------------------------------------
 
 
-def _show(found: WhatIf, output: Format) -> None:
+def _show(simulated: WhatIf, output: Format) -> None:
     from replay.simulator.forks.backtest import in_words
     from replay.words import moment
 
-    console.print(Text(f"forked at sequence {found.seq}, {moment(found.at)}", style="dim"))
-    console.print(Text(f"if: {'; '.join(found.assumed) or 'nothing is changed'}"))
-    console.print(Text(f"backtest: {in_words(found.backtest)}"), soft_wrap=False)
-    if found.backtest is not None and found.backtest.far_off:
+    console.print(Text(f"forked at sequence {simulated.seq}, {moment(simulated.at)}", style="dim"))
+    console.print(Text(f"if: {'; '.join(simulated.assumed) or 'nothing is changed'}"))
+    console.print(Text(f"backtest: {in_words(simulated.backtest)}"), soft_wrap=False)
+    if simulated.backtest is not None and simulated.backtest.far_off:
         console.print(Text("The simulation of what happened is far off; do not rely on this.", style="yellow"))
     console.print()
-    courses = [("really", found.really), ("unchanged", found.unchanged), ("changed", found.changed)]
-    rows = [_figures(found, name, figures) for name, figures in courses if figures is not None]
+    courses = [("really", simulated.really), ("unchanged", simulated.unchanged), ("changed", simulated.changed)]
+    rows = [_figures(simulated, name, figures) for name, figures in courses if figures is not None]
     show(
         rows,
         [
@@ -236,28 +236,28 @@ def _show(found: WhatIf, output: Format) -> None:
         ],
         Format.table,
     )  # fmt: skip
-    if found.changed is not None:
-        console.print(Text(_verdict(found)), soft_wrap=False)
+    if simulated.changed is not None:
+        console.print(Text(_verdict(simulated)), soft_wrap=False)
     console.print()
-    apps = found.apps if output is Format.wide else found.apps[:_MOST_APPS]
+    apps = simulated.apps if output is Format.wide else simulated.apps[:_MOST_APPS]
     shown = {
         heading
-        for heading, figures in zip(("REALLY", "CHANGED"), (found.really, found.changed), strict=True)
+        for heading, figures in zip(("REALLY", "CHANGED"), (simulated.really, simulated.changed), strict=True)
         if figures
     }
     left_out = {"REALLY", "CHANGED"} - shown
     if "CHANGED" in left_out:
         left_out.add("DIFFERENCE")
-    columns = [one for one in _COLUMNS if one[0] not in left_out]
-    show([_row(app, found) for app in apps], columns, Format.table)
-    if len(apps) < len(found.apps):
-        console.print(Text(f"and {counted(len(found.apps) - len(apps), 'more app')} (-o wide)", style="dim"))
+    columns = [column for column in _COLUMNS if column[0] not in left_out]
+    show([_row(app, simulated) for app in apps], columns, Format.table)
+    if len(apps) < len(simulated.apps):
+        console.print(Text(f"and {counted(len(simulated.apps) - len(apps), 'more app')} (-o wide)", style="dim"))
     console.print()
-    last = "unchanged" if found.changed is None else "changed"
+    last = "unchanged" if simulated.changed is None else "changed"
     notes = [
-        f"figures are of the {length(found.window_s)} after the fork",
+        f"figures are of the {length(simulated.window_s)} after the fork",
         f"WAIT and ADJUSTED are of the {last} run",
-        *found.assumptions,
+        *simulated.assumptions,
     ]
     console.print(Text("; ".join(notes), style="dim"), soft_wrap=False)
 
@@ -265,31 +265,33 @@ def _show(found: WhatIf, output: Format) -> None:
 _MOST_APPS = 30
 
 
-def _figures(found: WhatIf, course: str, figures: Figures) -> dict[str, Any]:
+def _figures(simulated: WhatIf, course: str, figures: Figures) -> dict[str, Any]:
     return {
         "course": course,
         "completed": figures.completed,
         "completion": _span(figures.mean_completion_s),
         "wait": _span(figures.mean_wait_s),
-        "utilization": None if figures.utilization is None else f"{figures.utilization:.3f} of {found.utilization_max}",
+        "utilization": None
+        if figures.utilization is None
+        else f"{figures.utilization:.3f} of {simulated.utilization_max}",
         "fairness": None if figures.fairness_loss is None else f"{figures.fairness_loss:.4f}",
         "adjustments": figures.adjustments,
         "lost": None if figures.adjustment_time_share is None else f"{figures.adjustment_time_share:.2%}",
     }
 
 
-def _verdict(found: WhatIf) -> str:
+def _verdict(simulated: WhatIf) -> str:
     """Return the change's effect on completion, and whether it exceeds the error."""
-    difference_s = found.completion_difference_s
+    difference_s = simulated.completion_difference_s
     if difference_s is None:
         return "changed − unchanged: no app completes in each of the runs"
-    base_s = found.unchanged.mean_completion_s
+    base_s = simulated.unchanged.mean_completion_s
     part = f" ({difference_s / base_s:+.2%})".replace("%", " %").replace("-", "−") if base_s else ""
     text = f"changed − unchanged: mean completion {_signed(difference_s)}{part}"
-    if found.within_error is None or found.backtest is None or found.backtest.completion_error_s is None:
+    if simulated.within_error is None or simulated.backtest is None or simulated.backtest.completion_error_s is None:
         return f"{text}; with no backtest, whether that is more than the error is not known"
-    error = length(found.backtest.completion_error_s)
-    return f"{text}, {'within' if found.within_error else 'more than'} the backtest's error (±{error})"
+    error = length(simulated.backtest.completion_error_s)
+    return f"{text}, {'within' if simulated.within_error else 'more than'} the backtest's error (±{error})"
 
 
 def _signed(seconds: float) -> str:
@@ -300,8 +302,8 @@ def _span(seconds: float | None) -> str | None:
     return None if seconds is None else length(seconds)
 
 
-def _row(app: WhatIfApp, found: WhatIf) -> dict[str, Any]:
-    last = app.changed if found.changed is not None else app.unchanged
+def _row(app: WhatIfApp, simulated: WhatIf) -> dict[str, Any]:
+    last = app.changed if simulated.changed is not None else app.unchanged
     return {
         "name": app.name,
         "work_from": app.work_from,
@@ -317,10 +319,16 @@ def _row(app: WhatIfApp, found: WhatIf) -> dict[str, Any]:
 
 def _difference(app: WhatIfApp) -> str | None:
     """Return changed less unchanged; None for an app that did not end in the same way in both."""
-    one, other = app.changed, app.unchanged
-    if one is None or other is None or one.how != other.how or one.completion_s is None or other.completion_s is None:
+    changed, unchanged = app.changed, app.unchanged
+    if (
+        changed is None
+        or unchanged is None
+        or changed.how != unchanged.how
+        or changed.completion_s is None
+        or unchanged.completion_s is None
+    ):
         return None
-    return _signed(one.completion_s - other.completion_s)
+    return _signed(changed.completion_s - unchanged.completion_s)
 
 
 def _end(outcome: Outcome | None) -> str | None:

@@ -8,12 +8,12 @@
     finding  which app a user means by a name
     tail     events in order, filtered, from any position
     output   what containers print
-    reports  what apps reported beside the log, and what their containers have used
+    reports  what apps reported next to the log, and what their containers have used
     files    what apps leave behind, copied from and to them;  checkpoints: what an app has saved
     masters  which master leads
     sweeps   many apps from one spec: submitted and found together
     sessions  commands, shells and forwarded connections in containers
-    errors   what a client raises beside the log's own errors
+    errors   what a client raises in addition to the log's own errors
 
 Start with `client`.
 """

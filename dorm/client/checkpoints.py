@@ -143,10 +143,10 @@ def rows(
         is_file = entry.kind == "file"
         newer = max(modified, entry.modified) if is_file or top not in sizes else modified
         sizes[top] = size + entry.size, files + is_file, newer
-    found = []
+    listed = []
     for path, (size, files, modified) in sizes.items():
         report, by = _report_of(path, modified, reports, latest)
-        found.append(
+        listed.append(
             CheckpointFile(
                 path=path,
                 size=size,
@@ -159,7 +159,7 @@ def rows(
                 doubtful=path in doubted,
             )
         )
-    return sorted(found, key=lambda one: (one.modified, one.path))
+    return sorted(listed, key=lambda file: (file.modified, file.path))
 
 
 def _report_of(

@@ -82,7 +82,7 @@ T = TypeVar("T")
 _PAUSE_S = 0.2
 _TRY_S = 5.0
 _SETTLE_S = 30.0
-"""How long, in seconds, an append with an unknown outcome is retried."""
+"""Seconds for which an append with an unknown outcome is retried."""
 
 
 class Client:
@@ -207,8 +207,8 @@ class Client:
         wanted = tail.Filter(kinds=tuple(kinds), apps=tuple(apps), users=tuple(users), nodes=tuple(nodes))
         tail.check_kinds(wanted.kinds)
         begin = await tail.begin(self.log, after, since)
-        found = tail.Tail(self.log, self.cluster, wanted, after=begin, follow=follow).events()
-        async with contextlib.aclosing(found) as events:
+        tailed = tail.Tail(self.log, self.cluster, wanted, after=begin, follow=follow).events()
+        async with contextlib.aclosing(tailed) as events:
             async for logged in events:
                 yield logged
 
@@ -218,9 +218,9 @@ class Client:
 
     async def wait(self, name_or_id: str, *, stopped: bool = False) -> App:
         """Wait until the app has ended, and with `stopped` until none of its containers runs.  Raises NotFound."""
-        found = await self.app(name_or_id)
+        named = await self.app(name_or_id)
         async for state, _ in self.watch():
-            app = state.apps.get(found.id)
+            app = state.apps.get(named.id)
             if app is not None and app.ended and not (stopped and app.stopping):
                 return app
         raise AssertionError("a log that is followed does not end")
@@ -248,9 +248,9 @@ class Client:
             # A repeat whose answer is folded already gets no second answer.
             if id is None or not await self.look(lambda state: app in state.apps):
                 await self._answer_to(event, seq, answer_timeout)
-            found = await self.app(app)
-            await self._check_own(event, seq, found.seq)
-            return found
+            stored = await self.app(app)
+            await self._check_own(event, seq, stored.seq)
+            return stored
         raise AssertionError("it returns or raises")
 
     async def submission_id(self, chosen: str | None = None) -> str:
@@ -321,8 +321,8 @@ class Client:
         app = await self.app(name_or_id)
         if app.ended and not (kill and app.stopping):
             raise Refused(f"{app.name} has ended already ({app.ended})", code="app.ended")
-        said: dict[str, Any] = {"id": self._new_id(), "at": self._clock(), "by": self.user, "reason": reason}
-        await self._publish(AppCancelRequested(app=app.id, kill=kill, **said))
+        fields: dict[str, Any] = {"id": self._new_id(), "at": self._clock(), "by": self.user, "reason": reason}
+        await self._publish(AppCancelRequested(app=app.id, kill=kill, **fields))
         return app
 
     async def drain(self, node: str, *, drain: bool = True, reason: str = "", maintenance: bool = False) -> None:
@@ -354,7 +354,7 @@ class Client:
 
         def outcome(state: State) -> tuple[RefusedChange | None, Settings]:
             refused = next(
-                (refused_change for refused_change in state.refused_changes if refused_change.id == said.id), None
+                (refused_change for refused_change in state.refused_changes if refused_change.id == event.id), None
             )
             return refused, msgspec.structs.replace(state.settings)
 
@@ -362,8 +362,8 @@ class Client:
             await self.look(check)
         except SettingRefused as error:
             raise Refused(str(error), code=error.code) from None
-        said = msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user)
-        await self._publish(said)
+        event = msgspec.structs.replace(change, id=self._new_id(), at=self._clock(), by=self.user)
+        await self._publish(event)
         with _stored("the change"):
             refused, settings = await self.look(outcome)
             if refused is not None:
@@ -378,16 +378,16 @@ class Client:
 
     async def seal(self, *, answer_timeout: float = 10.0) -> LogSealed:
         """Have the master seal the log now; return the seal, which covers all earlier records.  Raises NoAnswer."""
-        asked = await self._publish(SealRequested(id=self._new_id(), at=self._clock(), by=self.user))
+        request = await self._publish(SealRequested(id=self._new_id(), at=self._clock(), by=self.user))
         no_answer = NoAnswer(
             "no master has sealed the log yet; the next one that runs and has a key will, within a minute",
             code="master.no_seal",
         )
         rounds = [subjects.rounds(self.cluster)]
-        waited = facts_after(self.log, asked, timeout=answer_timeout, no_answer=no_answer, subjects=rounds)
+        waited = facts_after(self.log, request, timeout=answer_timeout, no_answer=no_answer, subjects=rounds)
         async with contextlib.aclosing(waited) as facts:
             async for fact in facts:
-                if isinstance(fact, LogSealed) and fact.upto >= asked:
+                if isinstance(fact, LogSealed) and fact.upto >= request:
                     return fact
         raise AssertionError("it returns or raises")
 

@@ -1,4 +1,4 @@
-"""Errors of the client, beside the log's own.
+"""Errors of the client, in addition to the log's own.
 
 ClientError
 ├── NotFound    no such app or node

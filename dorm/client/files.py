@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 # --- questions to agents ----------------------------------------------------------------------------------------------
 
 _PATIENCE_S = 30.0
-"""How long, in seconds, a question is repeated if no node answers: servers and agents come back after an outage."""
+"""Seconds for which a question is repeated if no node answers: servers and agents come back after an outage."""
 _PAUSE_S = 0.5
 _ELSEWHERE = ("files.app_unknown", "files.not_mounted", "files.unavailable")
 """Refusals after which another node may have the files."""
@@ -83,7 +83,7 @@ class Where(msgspec.Struct, frozen=True):
     area: Area
     nodes: list[str]
     generation: int = 0
-    """Of `work`: which container's."""
+    """Generation of the container whose `work` it is."""
     slot: int = 0
 
     def place(self, path: str) -> Place:
@@ -122,12 +122,12 @@ class Files:
     async def listed(self, where: Where, path: str = "") -> list[FileEntry]:
         """Return the entries at a path: the file, or the folder with its content. Raises FilesRefused, and the bus's
         errors."""
-        found: list[FileEntry] = []
+        entries: list[FileEntry] = []
         async with contextlib.aclosing(self.read(where, ListFiles(where.place(path)))) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Listing):
-                    found += piece.entries
-        return found
+                    entries += piece.entries
+        return entries
 
     async def read(self, where: Where, question: Reading) -> AsyncGenerator[Answer, None]:
         """Yield the pieces of an answer from the first node that has the file.  Raises as `listed`; once a piece has
@@ -249,16 +249,16 @@ async def _send(
     try:
         async with asyncio.TaskGroup() as tasks:
             while at < size:
-                found = await asyncio.to_thread(next_block, file, at, size)
-                if isinstance(found, int) or (found and is_zeros(found)):
-                    length = found * BLOCK if isinstance(found, int) else len(found)
+                piece = await asyncio.to_thread(next_block, file, at, size)
+                if isinstance(piece, int) or (piece and is_zeros(piece)):
+                    length = piece * BLOCK if isinstance(piece, int) else len(piece)
                     done(length)
-                elif not found:
+                elif not piece:
                     raise EOFError
                 else:
-                    length = len(found)
+                    length = len(piece)
                     await room.acquire()
-                    tasks.create_task(send(found, at))
+                    tasks.create_task(send(piece, at))
                 at += length
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
@@ -271,7 +271,7 @@ def _changed(source: Path) -> FilesRefused:
 # --- download ---------------------------------------------------------------------------------------------------------
 
 _TRIES = 30
-"""How often a copy continues after a lost connection without a single new block."""
+"""Number of times that a copy continues after a lost connection without a single new block."""
 _DOWNLOAD_PAUSE_S = 1.0
 
 
@@ -405,7 +405,7 @@ class Copied(msgspec.Struct, frozen=True):
 async def copy_from(files: Files, where: Where, path: str, target: Path, progress: Progress | None = None) -> Copied:
     """Copy a file or a folder of an app to `target`, or into it if it is a folder. Raises FilesRefused, OSError, and
     the bus's errors."""
-    told = progress or Progress()
+    reported = progress or Progress()
     entries = await files.listed(where, path)
     name = path.strip("/").rpartition("/")[2] or where.area
     final = target / name if await asyncio.to_thread(target.is_dir) else target
@@ -415,14 +415,14 @@ async def copy_from(files: Files, where: Where, path: str, target: Path, progres
     due = [(entry, to) for entry, to in plan if not await asyncio.to_thread(_is_here, entry, to)]
     for entry in entries:
         if entry.kind == "other":
-            told.skip(entry.path, entry.note)
-    told.plan(len(due), sum(entry.size for entry, _ in due))
+            reported.skip(entry.path, entry.note)
+    reported.plan(len(due), sum(entry.size for entry, _ in due))
     folders = [_inside(final, entry.path) for entry in entries if entry.kind == "folder"]
     await asyncio.to_thread(_make, [*folders, final.parent])
 
     async def one(entry: FileEntry, to: Path) -> None:
         source = "/".join(part for part in (path.strip("/"), entry.path) if part)
-        await download(files, where, source, entry, to, told.done)
+        await download(files, where, source, entry, to, reported.done)
 
     await _each(lambda: (one(entry, to) for entry, to in due))
     return _copied(due, len(plan), sum(entry.kind == "other" for entry in entries))
@@ -452,24 +452,24 @@ def _is_here(entry: FileEntry, to: Path) -> bool:
 async def copy_to(files: Files, source: Path, where: Where, path: str, progress: Progress | None = None) -> Copied:
     """Copy a file or a folder of this machine to an app's outputs or checkpoints; into it, where `path` is a folder there.
     Raises as `copy_from`."""
-    told = progress or Progress()
+    reported = progress or Progress()
     there = await _there(files, where, path)
     base = path.strip("/")
     if not base or path.endswith("/") or there.get("", FileEntry("", "file")).kind == "folder":
         name = (await asyncio.to_thread(source.absolute)).name
         base = f"{base}/{name}" if base else name
         there = await _there(files, where, base)
-    found, skipped = await asyncio.to_thread(_local, source)
+    sources, skipped = await asyncio.to_thread(_local, source)
     for left in skipped:
-        told.skip(left, "neither a file nor a folder, or a link to a folder")
-    due = [(entry, file) for entry, file in found if not _is_there(entry, there.get(entry.path))]
-    told.plan(len(due), sum(entry.size for entry, _ in due))
+        reported.skip(left, "neither a file nor a folder, or a link to a folder")
+    due = [(entry, file) for entry, file in sources if not _is_there(entry, there.get(entry.path))]
+    reported.plan(len(due), sum(entry.size for entry, _ in due))
 
     async def one(entry: FileEntry, file: Path) -> None:
-        await upload(files, where, file, f"{base}/{entry.path}" if entry.path else base, told.done)
+        await upload(files, where, file, f"{base}/{entry.path}" if entry.path else base, reported.done)
 
     await _each(lambda: (one(entry, file) for entry, file in due))
-    return _copied(due, len(found), len(skipped))
+    return _copied(due, len(sources), len(skipped))
 
 
 async def _there(files: Files, where: Where, path: str) -> dict[str, FileEntry]:
@@ -490,23 +490,23 @@ def _local(source: Path) -> tuple[list[tuple[FileEntry, Path]], list[str]]:
     if not source.is_dir():
         status = source.stat()
         return [(FileEntry("", "file", size=status.st_size, modified=status.st_mtime_ns), source)], []
-    found: list[tuple[FileEntry, Path]] = []
+    files: list[tuple[FileEntry, Path]] = []
     skipped: list[str] = []
     for folder, folders, names in os.walk(source):
         folders.sort()
-        for name in sorted([*names, *(one for one in folders if Path(folder, one).is_symlink())]):
+        for name in sorted([*names, *(link for link in folders if Path(folder, link).is_symlink())]):
             file = Path(folder, name)
             place = file.relative_to(source).as_posix()
             if not file.is_file():
                 skipped.append(place)
                 continue
             status = file.stat()
-            found.append((FileEntry(place, "file", size=status.st_size, modified=status.st_mtime_ns), file))
-        if len(found) > MOST_FILES:
+            files.append((FileEntry(place, "file", size=status.st_size, modified=status.st_mtime_ns), file))
+        if len(files) > MOST_FILES:
             raise FilesRefused(
                 f"{source} has more than {MOST_FILES:,} files; copy parts of it, or an archive", code="files.too_many"
             )
-    return found, skipped
+    return files, skipped
 
 
 async def _each(copies: Callable[[], Iterable[Awaitable[None]]]) -> None:

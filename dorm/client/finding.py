@@ -45,10 +45,10 @@ def no_rank(app: App, where: str, rank: int, count: int) -> NotFound:
 
 def check_one(state: State, name: str) -> None:
     """Raises NotFound if several tenants have an app of this name."""
-    found = state.namesakes(name)
-    if len(found) > 1:
-        named = ", ".join(f"{app.id} of {app.tenant}" for app in found[:_MOST])
-        more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    namesakes = state.namesakes(name)
+    if len(namesakes) > 1:
+        named = ", ".join(f"{app.id} of {app.tenant}" for app in namesakes[:_MOST])
+        more = f" and {len(namesakes) - _MOST} more" if len(namesakes) > _MOST else ""
         raise NotFound(
-            f"{len(found)} tenants have an app {name!r}: {named}{more}; name one by its id", code="app.ambiguous"
+            f"{len(namesakes)} tenants have an app {name!r}: {named}{more}; name one by its id", code="app.ambiguous"
         )

@@ -39,10 +39,10 @@ class MasterRow(msgspec.Struct, frozen=True):
 async def answering(connection: Connection, *, wait_s: float = ANSWER_S) -> list[MasterRow] | None:
     """Ask all masters how they are; None if this identity may not, or the server has older permissions."""
     try:
-        said = await connection.everyone(subjects.ask_masters(connection.cluster), wait_s=wait_s)
+        answers = await connection.everyone(subjects.ask_masters(connection.cluster), wait_s=wait_s)
     except LogError:
         return None
-    return rows_of([one for answer in said if (one := read_status(answer.body)) is not None])
+    return rows_of([status for answer in answers if (status := read_status(answer.body)) is not None])
 
 
 def read_status(body: bytes) -> MasterStatus | None:
@@ -54,7 +54,7 @@ def read_status(body: bytes) -> MasterStatus | None:
 
 
 def rows_of(statuses: Iterable[MasterStatus]) -> list[MasterRow]:
-    found = [
+    rows = [
         MasterRow(
             name=statuse.name,
             condition="leads" if statuse.leading else "follows",
@@ -65,7 +65,7 @@ def rows_of(statuses: Iterable[MasterStatus]) -> list[MasterRow]:
         )
         for statuse in statuses
     ]
-    return sorted(found, key=lambda row: (row.condition != "leads", row.name))
+    return sorted(rows, key=lambda row: (row.condition != "leads", row.name))
 
 
 class Leader(msgspec.Struct, frozen=True):

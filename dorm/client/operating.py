@@ -118,11 +118,13 @@ async def retry(client: Client, name_or_id: str) -> App:
 async def change(client: Client, event: OfIdentities) -> None:
     """Publish an event about identities, and wait until it is folded.  Raises Refused if this user may not publish it, or if
     another change came first; and the log's errors."""
-    said: Any = msgspec.structs.replace(
+    signed: Any = msgspec.structs.replace(
         event, id=f"{client.user}.{secrets.token_hex(8)}", at=time.time_ns(), by=client.user
     )
-    await client.check_authority(said)
-    seq = (await append_event(client.log, subjects.fact(client.cluster, type(said).__name__, client.user), said)).seq
+    await client.check_authority(signed)
+    seq = (
+        await append_event(client.log, subjects.fact(client.cluster, type(signed).__name__, client.user), signed)
+    ).seq
     refused = await client.look(lambda state: refusal_at(state, seq))
     if refused is not None:
         raise Refused(refused.reason, code=refused.code)
@@ -146,7 +148,7 @@ async def rotate(
     )
     await client.check_authority(request)
     subject = subjects.fact(client.cluster, RotationRequested.__name__, client.user)
-    asked = (await append_event(client.log, subject, request)).seq
+    request_seq = (await append_event(client.log, subject, request)).seq
     answers = [
         subjects.rotations(client.cluster),
         subjects.fact(client.cluster, RotationFailed.__name__, subjects.MASTER),
@@ -155,10 +157,10 @@ async def rotate(
         "no master has answered yet; `dorm masters` shows whether one leads, and `dorm log show` what is archived",
         code="master.no_rotation",
     )
-    waited = facts_after(client.log, asked, timeout=timeout, no_answer=no_answer, subjects=answers, renewed=True)
+    waited = facts_after(client.log, request_seq, timeout=timeout, no_answer=no_answer, subjects=answers, renewed=True)
     async with contextlib.aclosing(waited) as facts:
         async for fact in facts:
-            if fact.cause != str(asked):
+            if fact.cause != str(request_seq):
                 continue
             if isinstance(fact, RotationFailed):
                 raise Refused(fact.reason, code=fact.code)

@@ -62,8 +62,8 @@ async def lines(chunks: AsyncIterator[bytes], *, bars: bool = False) -> AsyncIte
     rest = b""
     async for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
-        for one in whole:
-            yield Line(one)
+        for line in whole:
+            yield Line(line)
         while len(rest) >= _LONGEST:
             end = _end_of_part(rest)
             yield Line(rest[:end], whole=not bars or end == _LONGEST)
@@ -89,8 +89,8 @@ async def timed_lines(pieces: AsyncIterator[LogPiece], *, bars: bool = False) ->
             if not rest:
                 began = stretch.time
             *whole, rest = (rest + stretch.data).split(b"\n")
-            for one in whole:
-                yield Line(one, began)
+            for line in whole:
+                yield Line(line, began)
                 began = stretch.time
             while len(rest) >= _LONGEST:
                 end = _end_of_part(rest)
@@ -113,7 +113,7 @@ class Ran(msgspec.Struct, frozen=True):
     app: App
     number: int
     nodes: dict[int, str]
-    """By slot: where its container runs or ran."""
+    """Nodes on which the containers run or ran, by slot."""
 
     def slot(self, *, slot: int | None = None, rank: int | None = None) -> int:
         """Return the slot to read: this one, or the container of this rank, or the first.  A rank is the position of a
@@ -136,7 +136,7 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 def _ran(app: App, generation: Generation) -> Ran:
-    return Ran(app, generation.number, {slot: one.node for slot, one in generation.containers.items()})
+    return Ran(app, generation.number, {slot: container.node for slot, container in generation.containers.items()})
 
 
 def _ignored(lines: int | None, size: int) -> None:
@@ -164,14 +164,14 @@ class Output:
         known = {generation.number: generation for generation in started(app)}
         latest = max(known, default=0)
         if previous:
-            found = await self._earlier(app, 1, (latest or app.generation) - 1)
-            if found is None:
+            earlier = await self._earlier(app, 1, (latest or app.generation) - 1)
+            if earlier is None:
                 raise NotFound(
                     f"no generation of {app.name} before its {'latest' if latest else 'next'} one has started; leave out "
                     "--previous",
                     code="generation.not_found",
                 )
-            return found
+            return earlier
         if number is None and not latest:
             reason = reason_of(app, time.time_ns())
             because = f": {reason.text}" if reason is not None else ""
@@ -179,13 +179,13 @@ class Output:
         wanted = latest if number is None else number
         if wanted in known:
             return _ran(app, known[wanted])
-        found = await self._earlier(app, wanted, wanted)
-        if found is None:
+        earlier = await self._earlier(app, wanted, wanted)
+        if earlier is None:
             raise NotFound(
                 f"nothing of generation {wanted} of {app.name} has started; its latest is {app.generation}",
                 code="generation.not_found",
             )
-        return found
+        return earlier
 
     async def _earlier(self, app: App, least: int, most: int) -> Ran | None:
         """Return the latest generation in this range that has started a container, by the log."""
@@ -195,9 +195,9 @@ class Output:
         # Of a container that ended at once only the end may be on the log.
         wanted = Filter(kinds=(ContainerStarted.__name__, ContainerExited.__name__), apps=(app.id,))
         number, nodes = 0, dict[int, str]()
-        async with aclosing(Tail(self._log, self._cluster, wanted, after=begin).events()) as found:
-            async for one in found:
-                event = one.event
+        async with aclosing(Tail(self._log, self._cluster, wanted, after=begin).events()) as events:
+            async for logged in events:
+                event = logged.event
                 if not isinstance(event, ContainerStarted | ContainerExited):
                     continue
                 if not max(least, number) <= event.generation <= most:
@@ -257,13 +257,13 @@ class Output:
             try:
                 async for piece in self._ask(ran, question):
                     if retry is not None:
-                        retry.heard()
+                        retry.note_piece()
                     if len(piece) > skip:
                         yield piece[skip:]
                         taken += len(piece) - skip
                     skip -= min(skip, len(piece))
             except LogUnavailable:
-                if retry is None or not await retry.again():
+                if retry is None or not await retry.may_retry():
                     raise
             else:
                 return
@@ -297,7 +297,7 @@ class Output:
             try:
                 async with aclosing(self._ask(ran, question)) as answers:
                     async for answer in answers:
-                        retry.heard()
+                        retry.note_piece()
                         piece = _timed(answer, ran.nodes[slot])
                         question = msgspec.structs.replace(question, after=piece.mark)
                         if piece.lost:
@@ -310,7 +310,7 @@ class Output:
                         yield piece
             except LogUnavailable:
                 more = question.after != begin
-                if not (follow or more) or not await retry.again(more=more):
+                if not (follow or more) or not await retry.may_retry(more=more):
                     raise
             else:
                 return
@@ -344,11 +344,11 @@ class _Retry:
         self._outages = 0
         self._patience = 0.0
 
-    def heard(self) -> None:
+    def note_piece(self) -> None:
         """Note that a piece of the answer has come."""
         self._patience = 0.0
 
-    async def again(self, *, more: bool = False) -> bool:
+    async def may_retry(self, *, more: bool = False) -> bool:
         """Wait until the question may be repeated; return False if that is of no use.  `more`: the last one brought something,
         so its reader may have paused for longer than an agent waits, or the agent has started again."""
         now = asyncio.get_running_loop().time()

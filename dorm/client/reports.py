@@ -1,4 +1,4 @@
-"""What is beside the log, as clients see it: the newest progress of each app, now and as it changes, and what running
+"""What is next to the log, as clients see it: the newest progress of each app, now and as it changes, and what running
 containers have used until now, by their nodes' last heartbeats.
 """
 
@@ -41,12 +41,12 @@ async def followed(log: ReadableLog) -> AsyncGenerator[Newest, None]:
     """Yield the newest reports, first as they are now and then with each further one, until the connection is closed; end at
     once if the stream can't be read."""
     with contextlib.suppress(LogUnavailable, LogRefused):
-        end, found = await log.progress.end(), await newest(log)
-        yield found
+        end, reports = await log.progress.end(), await newest(log)
+        yield reports
         async with contextlib.aclosing(log.progress.read(after=end, follow=True)) as batches:
             async for batch in batches:
-                found = found | newest_of(batch)
-                yield found
+                reports = reports | newest_of(batch)
+                yield reports
 
 
 # --- resources in use -------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ Key = tuple[str, int, int]
 
 async def last_uses(bus: Bus, cluster: str, state: State) -> dict[Key, ContainerUse]:
     """Return the last known use of each container, of all nodes that are up.  Raises what `Bus.last_report` raises."""
-    found: dict[Key, ContainerUse] = {}
+    uses: dict[Key, ContainerUse] = {}
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(node: Node) -> None:
@@ -68,7 +68,7 @@ async def last_uses(bus: Bus, cluster: str, state: State) -> dict[Key, Container
             record = await bus.last_report(subjects.report(cluster, node.id))
         event = decode(record) if record is not None else None
         if isinstance(event, NodeReported) and event.identity == node.identity:
-            found.update(
+            uses.update(
                 {(container.app, container.generation, container.slot): container for container in event.containers}
             )
 
@@ -76,4 +76,4 @@ async def last_uses(bus: Bus, cluster: str, state: State) -> dict[Key, Container
         for node in state.nodes.values():
             if node.condition == "up":
                 asking.create_task(ask(node))
-    return found
+    return uses

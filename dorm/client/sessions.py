@@ -63,7 +63,7 @@ def running_place(app: App, rank: int | None = None) -> Place:
     ranked = [generation.containers[slot] for slot in sorted(generation.containers)]
     if rank is not None and rank >= len(ranked):
         raise no_rank(app, f"generation {generation.number} of {app.name}", rank, len(ranked))
-    chosen = next(at for at, one in enumerate(ranked) if one.state == "running") if rank is None else rank
+    chosen = next(at for at, candidate in enumerate(ranked) if candidate.state == "running") if rank is None else rank
     container = ranked[chosen]
     if container.state != "running":
         raise NotRunning(
@@ -130,38 +130,38 @@ class Session:
     async def answers(self) -> AsyncGenerator[Answer, None]:
         """Yield `Begun`, `Output` … and at last `Ended`.  Raises SessionFailed if the agent does not answer or the server
         forbids it."""
-        async with contextlib.aclosing(self._ask("session", self._open)) as found:
-            async for one in found:
-                yield one
+        async with contextlib.aclosing(self._ask("session", self._open)) as opened:
+            async for each in opened:
+                yield each
 
     async def connect(self, connection: int) -> AsyncGenerator[Answer, None]:
         """Yield `Output` … and `Ended` of one more forwarded connection, under a number that this session did not have."""
-        async with contextlib.aclosing(self._ask("session", Connect(self._id, connection))) as found:
-            async for one in found:
-                yield one
+        async with contextlib.aclosing(self._ask("session", Connect(self._id, connection))) as opened:
+            async for each in opened:
+                yield each
         self._numbers.pop(connection, None)
 
     async def write(self, data: bytes, *, last: bool = False, connection: int = 0) -> bool:
         """Send at most `CHUNK` bytes to the command, or over a connection; return once they are taken, and whether they were:
         an ended session accepts nothing more."""
         number = self._numbers[connection] = self._numbers.get(connection, 0) + 1
-        return await self._tell(Input(self._id, number, data, last, connection))
+        return await self._send(Input(self._id, number, data, last, connection))
 
     async def resize(self, size: Size) -> None:
         """Change the size of the command's terminal."""
-        await self._tell(Resize(self._id, size))
+        await self._send(Resize(self._id, size))
 
     async def signal(self, number: int) -> None:
         """Send a signal to the command's processes."""
-        await self._tell(Signal(self._id, number))
+        await self._send(Signal(self._id, number))
 
     async def keep(self) -> None:
         """Say from time to time that the client is there, until cancelled."""
         while True:
             await asyncio.sleep(ALIVE_S)
-            await self._tell(Alive(self._id))
+            await self._send(Alive(self._id))
 
-    async def _tell(self, message: Following) -> bool:
+    async def _send(self, message: Following) -> bool:
         """Send a message; return whether it was taken.  The session's answer states its error."""
         try:
             async with contextlib.aclosing(self._client.bus.ask(self._subject("input"), encoded(message))) as pieces:
@@ -177,8 +177,8 @@ class Session:
             async with contextlib.aclosing(self._client.bus.ask(self._subject(what), encoded(message))) as pieces:
                 async for piece in pieces:
                     begun = True
-                    yield (one := answer(piece))
-                    if isinstance(one, Ended):
+                    yield (given := answer(piece))
+                    if isinstance(given, Ended):
                         return
         except LogUnavailable as error:
             raise await self._unanswered(error, begun) from error

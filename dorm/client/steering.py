@@ -128,12 +128,12 @@ async def _ask(client: Client, request: AppEditRequested | AppRestartRequested, 
         for name in ("app", "spec", "made_from", "fresh", "reason")
         if hasattr(request, name)
     }
-    asked = await client.ask(type(request), id=id, **fields)
+    stored = await client.ask(type(request), id=id, **fields)
     no_answer = NoAnswer(
         f"the request is stored, and no master has answered yet (`dorm masters`); one older than 0.6.0 never will; "
         f"`dorm describe {app.name}` shows what became of it"
     )
-    async with contextlib.aclosing(facts_after(client.log, asked, timeout=timeout, no_answer=no_answer)) as facts:
+    async with contextlib.aclosing(facts_after(client.log, stored, timeout=timeout, no_answer=no_answer)) as facts:
         async for fact in facts:
             if not isinstance(fact, AppRejected | AppRevised | AppRestarted) or fact.submission != id:
                 continue

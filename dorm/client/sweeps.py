@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 def find_sweep(state: State, name: str, user: str = "") -> list[App]:
     """Return the apps of a sweep, of several of one name those of this user's tenant; `TENANT//NAME` names another's.  Raises
     NotFound, with similar names."""
-    found = sweeps(state)
+    known = sweeps(state)
     tenant = state.known.tenant_of(user) if state.known is not None else user
-    own = found.get((tenant, name))
+    own = known.get((tenant, name))
     if own is not None:
         return own
-    named = {key: apps for key, apps in found.items() if name in (key[1], f"{key[0]}//{key[1]}")}
+    named = {key: apps for key, apps in known.items() if name in (key[1], f"{key[0]}//{key[1]}")}
     if len(named) == 1:
         return next(iter(named.values()))
     if named:
         whose = " or ".join(f"{tenant}//{name}" for tenant, _ in sorted(named)[:5])
         raise NotFound(f"{len(named)} users have a sweep {name!r}; name one as {whose}", code="sweep.ambiguous")
-    near = difflib.get_close_matches(name, sorted({key[1] for key in found}), n=3)
+    near = difflib.get_close_matches(name, sorted({key[1] for key in known}), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm sweep list --all` lists them"
     raise NotFound(f"there is no sweep {name!r}{hint}", code="sweep.not_found")
 
@@ -74,11 +74,11 @@ def free_name(state: State, user: str, wanted: str, run_of: Callable[[str], str]
     """Return the name for a sweep whose user gave it none: the name of the same sweep if it has not ended, else the
     name with the first number that no sweep or app uses.  `run_of` returns the digest of the sweep under a name."""
     tenant = state.known.tenant_of(user) if state.known is not None else user
-    found = {name: apps for (owner, name), apps in sweeps(state).items() if owner == tenant}
+    known = {name: apps for (owner, name), apps in sweeps(state).items() if owner == tenant}
     taken = {app.name for app in state.apps.values() if app.tenant == tenant}
     for number in count(1):
         name = wanted if number == 1 else f"{wanted}-{number}"
-        apps = found.get(name)
+        apps = known.get(name)
         if apps is not None and _still_runs(apps, run_of(name)):
             return name
         if apps is None and name not in taken:
@@ -217,7 +217,7 @@ class _Submission:
         self._unsent = len(specs)
         self._settled.clear()
         sending = asyncio.create_task(self._send(specs))
-        tasks = [sending, asyncio.create_task(self._hear()), asyncio.create_task(self._settled.wait())]
+        tasks = [sending, asyncio.create_task(self._follow_answers()), asyncio.create_task(self._settled.wait())]
         try:
             while not self._settled.is_set():
                 ended, _ = await asyncio.wait(
@@ -277,7 +277,7 @@ class _Submission:
 
     # --- hearing --------------------------------------------------------------------------------------------------------
 
-    async def _hear(self) -> None:
+    async def _follow_answers(self) -> None:
         """Follow the log for answers.  Raises Refused, NoAnswer."""
         loop = asyncio.get_running_loop()
         try:
@@ -332,15 +332,15 @@ async def cancel(client: Client, name: str, reason: str = "") -> Cancelled:
     def live(state: State) -> list[tuple[str, bool]]:
         return [(app.id, bool(app.generation)) for app in find_sweep(state, name, client.user) if not app.ended]
 
-    found = await client.look(live)
-    if not found:
+    members = await client.look(live)
+    if not members:
         raise Refused(f"all apps of the sweep {name} have ended already", code="app.ended")
     position = 0
     for started in (False, True):
         # The last ones first: a command that still submits the sweep continues after them.
-        ids = [app for app, has_started in reversed(found) if has_started is started]
+        ids = [app for app, has_started in reversed(members) if has_started is started]
         position = max(position, await _cancel_all(client, ids, reason))
-    return Cancelled(tuple(app for app, _ in found), position)
+    return Cancelled(tuple(app for app, _ in members), position)
 
 
 async def _cancel_all(client: Client, apps: Sequence[str], reason: str) -> int:
@@ -353,10 +353,10 @@ async def _cancel_all(client: Client, apps: Sequence[str], reason: str) -> int:
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(ask(app)) for app in apps]
+            requests = [tasks.create_task(ask(app)) for app in apps]
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
-    return max((task.result() for task in asked), default=0)
+    return max((task.result() for task in requests), default=0)
 
 
 # --- limiting ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from events.kinds import AppProgressed
 from events.log.interface import Combined, Piece, time_of
 from events.log.records import LogRefused, LogUnavailable
 from events.log.stores import EVERY_APP
-from events.positions import Position, logged, logged_beside, parse
+from events.positions import Position, logged, logged_progress, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -90,17 +90,17 @@ class Tail:
             async for piece in pieces:
                 for record in piece.records:
                     if piece.beside:
-                        one = logged_beside(record, self.position.seq)
-                        if concerns.wants(one):
-                            yield one
+                        event = logged_progress(record, self.position.seq)
+                        if concerns.wants(event):
+                            yield event
                         self.position = msgspec.structs.replace(self.position, beside=record.seq)
                         continue
                     if self.until is not None and record.seq > self.until:
                         break
-                    for one in logged(record):
-                        if concerns.wants(one) and not after.covers(one.position):
-                            yield one
-                        self._reach(after, one.position)
+                    for event in logged(record):
+                        if concerns.wants(event) and not after.covers(event.position):
+                            yield event
+                        self._reach(after, event.position)
                     self._reach(after, Position(record.seq))
                 reached = self.until is not None and not piece.beside and piece.records[-1].seq >= self.until
                 if reached and self._latest is None:
@@ -113,19 +113,19 @@ class Tail:
     async def _pieces(self, concerns: Concerns, first: int) -> AsyncGenerator[Piece, None]:
         """Yield records of the log after a sequence, with the progress beside it if the filter can want any."""
         subjects = concerns.subjects(self._cluster)
-        beside = await self._beside()
-        if beside is None:
+        progress = await self._beside()
+        if progress is None:
             async with aclosing(self._log.read(after=first, subjects=subjects, follow=self._follow)) as batches:
                 async for batch in batches:
                     yield Piece(batch, beside=False)
             return
-        self.position = msgspec.structs.replace(self.position, beside=beside)
+        self.position = msgspec.structs.replace(self.position, beside=progress)
         latest = self._latest
         if latest is None and self.until is not None:
             latest = await time_of(self._log, self.until)
         app = self._wanted.apps[0] if len(self._wanted.apps) == 1 and is_id(self._wanted.apps[0]) else EVERY_APP
         both = Combined(
-            self._log, after=first, beside=beside, subjects=subjects, app=app, follow=self._follow, latest=latest,
+            self._log, after=first, beside=progress, subjects=subjects, app=app, follow=self._follow, latest=latest,
             beside_until=self._beside_until,
         )  # fmt: skip
         async with aclosing(both.pieces()) as pieces:
@@ -162,23 +162,23 @@ class Tail:
         known = concerns.knowledge(self._cluster)
         if not known or not upto:
             return
-        begin = max(await self._log.start(), await self._know(concerns, upto))
+        begin = max(await self._log.start(), await self._start_from_snapshot(concerns, upto))
         async with aclosing(self._log.read(after=begin, subjects=known)) as batches:
             async for batch in batches:
                 for record in batch:
                     if record.seq > upto:
                         return
-                    for one in logged(record):
-                        concerns.wants(one)
+                    for event in logged(record):
+                        concerns.wants(event)
 
-    async def _know(self, concerns: Concerns, upto: int) -> int:
+    async def _start_from_snapshot(self, concerns: Concerns, upto: int) -> int:
         """Start from the latest snapshot that is not beyond `upto`; return its sequence, 0 if none can be read.
 
         A snapshot of any build will do: the filter takes only the apps' owners and nodes from it."""
         snapshots = self._log.snapshots
         for info in reversed([info for info in await snapshots.infos() if info.seq <= upto]):
-            found = await snapshots.fetch(info)
-            state = await asyncio.to_thread(load, *found, build=None) if found is not None else None
+            snapshot = await snapshots.fetch(info)
+            state = await asyncio.to_thread(load, *snapshot, build=None) if snapshot is not None else None
             if state is not None:
                 concerns.know(state)
                 return info.seq
@@ -198,9 +198,9 @@ async def before_last(
         last: deque[Position] = deque(maxlen=count + 1)
         async with aclosing(
             Tail(log, cluster, wanted, after=Position(first), until=end, latest=latest).events()
-        ) as found:
-            async for one in found:
-                last.append(one.position)
+        ) as events:
+            async for logged in events:
+                last.append(logged.position)
         if len(last) > count:
             return last[0]
         if first == begin:
@@ -234,7 +234,8 @@ def check_kinds(kinds: Iterable[str]) -> None:
     for kind in kinds:
         if not known_kind(kind):
             near = (
-                difflib.get_close_matches(kind, KINDS, n=3) or [one for one in KINDS if kind.lower() in one.lower()][:3]
+                difflib.get_close_matches(kind, KINDS, n=3)
+                or [known for known in KINDS if kind.lower() in known.lower()][:3]
             )
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(KINDS)}"
             raise TailError(f"there is no kind of event {kind!r}{hint}", code="tail.kind.unknown")

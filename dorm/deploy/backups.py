@@ -108,9 +108,12 @@ async def copy_folders(
     async def copy(tenant: str, name: str) -> None:
         async with turns:
             size = await asyncio.to_thread(store.size, name)
-            found = await files.get(tenant, name) if not size else None
-            if found is not None and await asyncio.to_thread(open_blob, name, found[0], UNPACKED_MANIFEST) is not None:
-                size = await asyncio.to_thread(store.write, name, found[0])
+            fetched = await files.get(tenant, name) if not size else None
+            if (
+                fetched is not None
+                and await asyncio.to_thread(open_blob, name, fetched[0], UNPACKED_MANIFEST) is not None
+            ):
+                size = await asyncio.to_thread(store.write, name, fetched[0])
         if size:
             kept.append((tenant, name))
             sizes.append(size)
@@ -266,7 +269,7 @@ class Kept(msgspec.Struct, frozen=True):
     ahead: list[str] = []
     """Copies that are later than this one, as made by a clock that was ahead; they are left alone."""
     shipped: Copied | None = None
-    """Of shipped folders; None if they were left out."""
+    """Copied parts of shipped folders; None if they were left out."""
 
 
 async def back_up(
@@ -290,13 +293,13 @@ async def back_up(
     done = await export(log, target, progress=progress)
     await asyncio.to_thread(_share, target)
     try:
-        found = await _read_back(target, done.last)
+        snapshot = await _read_back(target, done.last)
     except DormError:
         await asyncio.to_thread(target.rename, target.with_suffix(".damaged"))  # So that it never counts as a copy.
         raise
     shipped = await _copy_folders(files, target, cluster, progress) if files is not None else None
     removed, ahead = await asyncio.to_thread(_prune, target, cluster, keep)
-    return Kept(str(target), done.records, done.bytes, found, removed, ahead, shipped)
+    return Kept(str(target), done.records, done.bytes, snapshot, removed, ahead, shipped)
 
 
 async def _copy_folders(files: Files, target: Path, cluster: str, progress: Progress | None) -> Copied:

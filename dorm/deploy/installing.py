@@ -55,12 +55,12 @@ def agent_of(unit: str) -> InstalledAgent | None:
     """Return the node that a unit's `ExecStart=` names; None if it does not name the node completely."""
     command = next((line for line in unit.splitlines() if line.startswith("ExecStart=")), "")
     try:
-        words = [_DOUBLED.sub(r"\1", word) for word in shlex.split(command.removeprefix("ExecStart="))]
+        options = [_DOUBLED.sub(r"\1", word) for word in shlex.split(command.removeprefix("ExecStart="))]
     except ValueError:
         return None
-    given = dict(pairwise(words))
-    found = [given.get(option, "") for option in ("--name", "--data", "--checkpoints")]
-    return InstalledAgent(*found) if all(found) else None
+    given = dict(pairwise(options))
+    settings = [given.get(option, "") for option in ("--name", "--data", "--checkpoints")]
+    return InstalledAgent(*settings) if all(settings) else None
 
 
 # --- installing -------------------------------------------------------------------------------------------------------
@@ -169,18 +169,18 @@ def changed(steps: Iterable[Step]) -> bool:
 def restarts(steps: Iterable[Step]) -> list[str]:
     """Return the services that have to be restarted for what was changed: those whose unit, configuration or key it is.
     Changed accounts and certificates need no restart: the running servers read them."""
-    found = []
+    services = []
     for step in steps:
         if step.fate not in ("changed", "edited") or step.path in _OTHERS | _RENEWED:
             continue
         name = step.path.rpartition("/")[2]
         if _is_unit(step.path) and name in _SERVICES:
-            found.append(name)
+            services.append(name)
         elif step.path == NATS_CONFIGURATION:
-            found.append("dorm-nats.service")
+            services.append("dorm-nats.service")
         else:
-            found += [service for folder, service in _KEYS_OF.items() if step.path.startswith(f"{folder}/")]
-    return list(dict.fromkeys(found))
+            services += [service for folder, service in _KEYS_OF.items() if step.path.startswith(f"{folder}/")]
+    return list(dict.fromkeys(services))
 
 
 def stops(steps: Iterable[Step]) -> list[str]:

@@ -61,13 +61,13 @@ def _good(keys: KeyFolder, machine: str, hosts: Iterable[str], now: int) -> bool
 
     try:
         authority = x509.load_pem_x509_certificate(keys.ca.encode())
-        found = x509.load_pem_x509_certificate(read_secret(keys.certificate_of(machine)[0], "a certificate"))
-        named = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        certificate = x509.load_pem_x509_certificate(read_secret(keys.certificate_of(machine)[0], "a certificate"))
+        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (CredentialsError, ValueError, x509.ExtensionNotFound):
         return False
     there = {str(name.value) for name in named}
     soon = datetime.fromtimestamp(now / 1e9, UTC) + _RENEW
-    return found.issuer == authority.subject and set(hosts) <= there and found.not_valid_after_utc > soon
+    return certificate.issuer == authority.subject and set(hosts) <= there and certificate.not_valid_after_utc > soon
 
 
 async def enable(settings: Deployment, keys: KeyFolder, *, clock: Callable[[], int]) -> Credentials:

@@ -5,16 +5,16 @@ from __future__ import annotations
 CONFIGURATION = "/etc/dorm"
 NATS_CONFIGURATION = "/etc/dorm/nats.conf"
 KEYS = "/etc/dorm/keys"
-"""What the NATS server reads: accounts and certificates."""
+"""Folder that the NATS server reads: accounts and certificates."""
 UNITS = "/etc/systemd/system"
 SYSUSERS = "/etc/sysusers.d/dorm.conf"
 TMPFILES = "/etc/tmpfiles.d/dorm.conf"
 RECORD = "/etc/dorm/deployed.json"
-"""What `dorm deploy install` wrote here."""
+"""Record of the files that `dorm deploy install` wrote here."""
 DATA = "/var/lib/dorm"
 STORE = "/var/lib/dorm/nats"
 MASTER = "/var/lib/dorm/master"
-"""Its credentials and its key, next to which it notes how far it has read the log."""
+"""Folder of the master's credentials and key, next to which it notes how far it has read the log."""
 API = "/var/lib/dorm/api"
 BACKUP = "/var/lib/dorm/backup"
 WEBHOOKS = "/var/lib/dorm/webhooks"
@@ -27,6 +27,6 @@ SECRETS = {
     "backup": (BACKUP, ("backup.json",)),
     "webhooks": (WEBHOOKS, ("webhooks.json", WEBHOOKS_KEY)),
 }
-"""Where each part of a cluster that knows its users keeps its keys."""
+"""Folder of the keys of each part of a cluster that knows its users."""
 NODE = "/var/lib/dorm/node"
 """The node's own files: its identity and key, its containers' private directories."""

@@ -62,7 +62,7 @@ def parts(settings: Deployment, machine: str) -> list[Part]:
             code="deploy.machine.unknown",
         )
     reload = ("dorm-nats-reload.path", "dorm-nats-renewed.path") if settings.trust else ()
-    found = [
+    candidates = [
         Part("NATS server", ("dorm-nats.service", *reload)) if machine in settings.servers else None,
         Part("master", ("dorm-master.service",)) if machine in settings.leading else None,
         Part("API", ("dorm-api.service",)) if machine in settings.api else None,
@@ -70,7 +70,7 @@ def parts(settings: Deployment, machine: str) -> list[Part]:
         Part("webhooks", ("dorm-webhooks.service",)) if machine in settings.webhooks.machines else None,
         Part("backup", ("dorm-backup.timer",)) if machine in settings.backup.machines else None,
     ]
-    return [part for part in found if part is not None]
+    return [part for part in candidates if part is not None]
 
 
 def rendered(settings: Deployment, machine: str) -> list[File]:
@@ -158,16 +158,16 @@ def fill(template: str, values: dict[str, str]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def command_line(words: Sequence[str]) -> str:
+def command_line(command: Sequence[str]) -> str:
     """Return a command for a unit's `ExecStart=` (systemd.service(5)), with specifiers and variables escaped."""
-    return " ".join(_quoted(_specified(word).replace("$", "$$")) for word in words)
+    return " ".join(_quoted(_specified(word).replace("$", "$$")) for word in command)
 
 
 def _quoted(word: str) -> str:
     if _PLAIN.fullmatch(word):
         return word
     escaped = word.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", escaped) + '"'
+    return '"' + _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", escaped) + '"'
 
 
 # --- the NATS server ------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def _agent(settings: Deployment, machine: str, node: Node) -> File:
 
 def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
     # A node's credentials are in its data folder once it has joined, and name the servers.
-    words = [
+    options = [
         "--name",
         machine,
         "--data",
@@ -322,29 +322,29 @@ def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
         "--runtime",
         node.runtime,
     ]
-    words += [] if settings.trust else ["--url", settings.url(machine), "--cluster", settings.cluster]
-    words += ["--docker", node.docker] if node.docker else []
+    options += [] if settings.trust else ["--url", settings.url(machine), "--cluster", settings.cluster]
+    options += ["--docker", node.docker] if node.docker else []
     metrics = str(settings.ports.agent_metrics)
     if machine in settings.machines:
-        words += ["--address", settings.machines[machine]]
+        options += ["--address", settings.machines[machine]]
         metrics = f"{settings.address(machine)}:{metrics}"
     if node.capacity:
-        words += ["--capacity", ",".join(f"{name}={amount}" for name, amount in node.capacity.items())]
-    words += [word for gpu in node.gpus for word in ("--gpu", gpu)]
-    words += [word for key, value in node.labels.items() for word in ("--label", f"{key}={value}")]
-    words += ["--ports", node.ports] if node.ports else []
-    words += ["--secrets", node.secrets] if node.secrets else []
-    words += [word for freedom in node.allow for word in ("--allow", freedom)]
-    words += [word for pattern in node.allow_images for word in ("--allow-image", pattern)]
-    words += ["--container-disk", node.container_disk] if node.container_disk else []
-    words += ["--trust-apps"] if node.trust_apps else []
-    words += ["--firewall", "on"] if node.firewall else []
-    words += ["--health-program", node.health_program] if node.health_program else []
-    words += ["--health-every", f"{node.health_every:g}"] if node.health_every is not None else []
-    words += ["--health-timeout", f"{node.health_timeout:g}"] if node.health_timeout is not None else []
+        options += ["--capacity", ",".join(f"{name}={amount}" for name, amount in node.capacity.items())]
+    options += [word for gpu in node.gpus for word in ("--gpu", gpu)]
+    options += [word for key, value in node.labels.items() for word in ("--label", f"{key}={value}")]
+    options += ["--ports", node.ports] if node.ports else []
+    options += ["--secrets", node.secrets] if node.secrets else []
+    options += [word for freedom in node.allow for word in ("--allow", freedom)]
+    options += [word for pattern in node.allow_images for word in ("--allow-image", pattern)]
+    options += ["--container-disk", node.container_disk] if node.container_disk else []
+    options += ["--trust-apps"] if node.trust_apps else []
+    options += ["--firewall", "on"] if node.firewall else []
+    options += ["--health-program", node.health_program] if node.health_program else []
+    options += ["--health-every", f"{node.health_every:g}"] if node.health_every is not None else []
+    options += ["--health-timeout", f"{node.health_timeout:g}"] if node.health_timeout is not None else []
     offered = [volume.offered(name).option(name) for name, volume in sorted(node.volumes.items())]
-    words += [word for option in offered for word in ("--volume", option)]
-    return [*words, "--metrics", metrics, "--log-json"]
+    options += [word for option in offered for word in ("--volume", option)]
+    return [*options, "--metrics", metrics, "--log-json"]
 
 
 def _folders(settings: Deployment, named: set[str]) -> str:
@@ -373,20 +373,20 @@ class Lack(NamedTuple):
 
     code: str
     text: str
-    """What, and what to do."""
+    """Sentence that says what is missing and what to do."""
 
 
 def lacks(settings: Deployment, machine: str, root: Path) -> list[Lack]:
     """Return what this machine lacks; its file system is at `root`.  Raises DeploymentError."""
     named = {part.name for part in parts(settings, machine)}
-    found = [_program(settings, root, "dorm")]
+    results = [_program(settings, root, "dorm")]
     if "NATS server" in named:
-        found.append(_program(settings, root, "nats-server"))
+        results.append(_program(settings, root, "nats-server"))
     if "node" in named:
-        found.append(_mounted(settings, root))
+        results.append(_mounted(settings, root))
     if machine in settings.machines and named - {"node", "backup"}:
-        found.append(_address(settings.machines[machine]))
-    return [one for one in found if one is not None]
+        results.append(_address(settings.machines[machine]))
+    return [lack for lack in results if lack is not None]
 
 
 def _under(root: Path, path: str) -> Path:

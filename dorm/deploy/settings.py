@@ -30,7 +30,7 @@ Name = Annotated[str, msgspec.Meta(pattern=_NAME)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]{0,252}$|^::[0-9a-fA-F:.]{0,40}$")]
 Folder = Annotated[str, msgspec.Meta(pattern=_PATH)]
 PlainPath = Annotated[str, msgspec.Meta(pattern=_PLAIN_PATH)]
-"""Of programs, whose first line no shell or kernel reads with spaces in it, and of `EnvironmentFile=`, which is a pattern."""
+"""Path of a program, whose first line no shell or kernel reads with spaces in it, or of `EnvironmentFile=`, a pattern."""
 Word = Annotated[str, msgspec.Meta(pattern=_WORD)]
 Span = Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9.a-z]{0,30}$")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -63,7 +63,7 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     clients: Port = 4222
     routes: Port = 6222
-    """For the other NATS servers."""
+    """Port for the other NATS servers."""
     monitor: Port = 8222
     """NATS's own monitoring, on loopback only."""
     api: Port = 4280
@@ -91,7 +91,7 @@ class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: Quantity | None = None
     """Bytes of the stream from which on it is rotated."""
     age: Span | None = None
-    """How far the stream reaches back before it is rotated."""
+    """Age of the stream's oldest records at which it is rotated."""
     keep: Span | None = None
     """Records younger than that stay in the stream; None for the masters' default."""
     environment: PlainPath | None = None
@@ -108,7 +108,7 @@ class Webhooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     machines: list[Name] = []
     allow: list[Word] = []
-    """Networks beside the public addresses to which they may deliver, as `dorm webhooks run --allow` takes them."""
+    """Networks in addition to the public addresses to which they may deliver, as `dorm webhooks run --allow` takes them."""
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,9 +149,9 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Default: the machines of the servers."""
     api: list[Name] = []
     nodes: dict[str, Node] = {}
-    """By name, or by a pattern with `*` and `?`; the first that matches counts."""
+    """Nodes by name, or by a pattern with `*` and `?`; the first that matches counts."""
     mount: Annotated[str, msgspec.Meta(pattern=rf"^(none|{_ANY})\Z")] | None = None
-    """Where the file system with the checkpoints is mounted.  Default: at that folder; `none` for a cluster of one machine."""
+    """Mount point of the file system with the checkpoints.  Default: at that folder; `none` for a cluster of one machine."""
     trust: bool = True
     """Whether the cluster knows its users, and encrypts: False for one that believes all who reach its servers."""
     store_limit: Quantity = "100GiB"
@@ -202,52 +202,53 @@ def check(document: Any) -> Deployment:
     if fault := unknown_field(document, Deployment.__struct_encode_fields__):
         raise DeploymentError(str(fault), code="deploy.settings.unknown_field")
     try:
-        found = msgspec.convert(document, Deployment)
+        deployment = msgspec.convert(document, Deployment)
     except msgspec.ValidationError as error:
         fault = readable(error, document, Deployment, _FORMATS)
         raise DeploymentError(str(fault), code=f"deploy.settings.{fault.code}") from None
-    _agree(found)
-    return found
+    _agree(deployment)
+    return deployment
 
 
-def _agree(found: Deployment) -> None:
+def _agree(deployment: Deployment) -> None:
     """Raises DeploymentError if parts do not fit together."""
     try:
-        check_cluster(found.cluster)
+        check_cluster(deployment.cluster)
     except ClusterNameError as error:
         raise DeploymentError(f"cluster: {error}", code="deploy.settings.cluster.malformed") from None
     for field, names in (
-        ("servers", found.servers),
-        ("masters", found.masters or []),
-        ("api", found.api),
-        ("backup.machines", found.backup.machines),
-        ("webhooks.machines", found.webhooks.machines),
+        ("servers", deployment.servers),
+        ("masters", deployment.masters or []),
+        ("api", deployment.api),
+        ("backup.machines", deployment.backup.machines),
+        ("webhooks.machines", deployment.webhooks.machines),
     ):
-        if unknown := [name for name in names if name not in found.machines]:
+        if unknown := [name for name in names if name not in deployment.machines]:
             raise DeploymentError(
                 f"{field}: {unknown[0]} is not one of the machines; give it an address under machines",
                 code=f"deploy.settings.{field}.unknown_machine",
             )
         if len(set(names)) < len(names):
             raise DeploymentError(f"{field}: a machine is named twice", code=f"deploy.settings.{field}.twice")
-    if len(found.servers) not in (1, 3, 5):
+    if len(deployment.servers) not in (1, 3, 5):
         raise DeploymentError(
-            f"servers: expected 1, 3 or 5, got {len(found.servers)}; a majority of them has to be there",
+            f"servers: expected 1, 3 or 5, got {len(deployment.servers)}; a majority of them has to be there",
             code="deploy.settings.servers.count",
         )
-    if not found.leading:
+    if not deployment.leading:
         raise DeploymentError("masters: expected at least one", code="deploy.settings.masters.none")
-    if found.mount_point and not f"{found.checkpoints}/".startswith(f"{found.mount_point}/"):
+    if deployment.mount_point and not f"{deployment.checkpoints}/".startswith(f"{deployment.mount_point}/"):
         raise DeploymentError(
-            f"mount: {found.mount_point} does not hold {found.checkpoints}; name the mount point that the checkpoints lie in",
+            f"mount: {deployment.mount_point} does not hold {deployment.checkpoints}; name the mount point that the "
+            "checkpoints lie in",
             code="deploy.settings.mount.elsewhere",
         )
-    ports = list(msgspec.structs.astuple(found.ports))
+    ports = list(msgspec.structs.astuple(deployment.ports))
     if len(set(ports)) < len(ports):
         raise DeploymentError("ports: two parts have the same port", code="deploy.settings.ports.twice")
-    _quantities(found)
-    _rotation(found.archives)
-    _networks(found.webhooks)
+    _quantities(deployment)
+    _rotation(deployment.archives)
+    _networks(deployment.webhooks)
 
 
 def _networks(webhooks: Webhooks) -> None:
@@ -291,16 +292,16 @@ def _rotation(archives: Archives) -> None:
             ) from None
 
 
-def _quantities(found: Deployment) -> None:
+def _quantities(deployment: Deployment) -> None:
     try:
-        if resource(MEMORY, found.store_limit) < 2**30:
+        if resource(MEMORY, deployment.store_limit) < 2**30:
             raise DeploymentError(
                 "store_limit: expected at least 1GiB; heartbeats alone may take a quarter of that",
                 code="deploy.settings.store_limit.out_of_range",
             )
     except QuantityError as error:
         raise DeploymentError(f"store_limit: {error}", code="deploy.settings.store_limit.malformed") from None
-    for pattern, node in found.nodes.items():
+    for pattern, node in deployment.nodes.items():
         try:
             resources(node.capacity or {})
             resource(MEMORY, node.container_disk or 0)

@@ -31,7 +31,7 @@ _RANKS = (
     "DORM_ARRAY_INDEX", "DORM_MASTER_ADDR", "DORM_MEMBERS", "DORM_PEERS", "DORM_RANK", "DORM_SLOT", "DORM_WORLD_SIZE",
     "LOCAL_RANK", "MPI", "RANK", "TF_CONFIG", "WORLD_SIZE", "dorm_elastic", "mpi4py",
 )  # fmt: skip
-"""What a program reads that shares its work among its workers."""
+"""Variables that a program reads if it shares its work among its workers."""
 _DISTRIBUTED = ("DistributedDataParallel", "FullyShardedDataParallel", "init_process_group", "Accelerator")
 _OWN_MASTER = ("MASTER_ADDR", "MASTER_PORT", "init_method")
 _PORT_OPTIONS = ("--master_port", "--master-port", "--rdzv_endpoint", "--rdzv-endpoint", "--main_process_port")
@@ -58,7 +58,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     names: frozenset[str] = frozenset()
     """Everything that it has, with the folders in between."""
     left_out: tuple[str, ...] = ()
-    """What is left out, in words."""
+    """The entries that are left out, as sentences."""
     room: int | None = None
     """Bytes, compressed, that its owner may still ship; None if that is not known."""
     refused: tuple[str, str] | None = None
@@ -79,12 +79,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[tuple[str, str], ...] = ()
     """Codes and texts for which the app would be refused."""
     planned: PlannedApp | None = None
-    """What the next decision would give it, None if it would be refused."""
+    """Plan of the next decision for the app; None if it would be refused."""
     others: tuple[str, ...] = ()
     """Other apps that this decision would change, in words."""
     paused: str = ""
     start: str = ""
-    """When it would start, if not at once; a sentence."""
+    """Sentence about its start, if that is not at once."""
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,30 +92,30 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     spec: CheckedSpec | None = None
-    """None if it has faults."""
+    """The checked spec; None if it has faults."""
     faults: tuple[tuple[str, str], ...] = ()
     """Codes and texts of what is wrong with the spec or the command."""
     notes: tuple[str, ...] = ()
-    """What the reader of the spec had to say."""
+    """Notes of the reader of the spec."""
     apps: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Of a sweep: the names and commands of its first and its last app."""
+    """Names and commands of a sweep's first and last app."""
     count: int = 1
-    """How many apps it is."""
+    """Number of apps."""
     folder: Folder | None = None
-    """None if none would be shipped."""
+    """The folder that would be shipped; None for none."""
     unshipped: str = ""
     """A script that is next to the spec and that nothing brings to the nodes."""
     reading: Reading | None = None
-    """None if no folder of this machine holds the program."""
+    """Contents of the program's files; None if no folder of this machine holds the program."""
     python: Python | None = None
     unasked: str = ""
-    """Why there is no `python`."""
+    """Reason why there is no `python`."""
     not_found: tuple[str, ...] = ()
     """Programs that start it, and that are not on the nodes."""
     variables: tuple[tuple[str, str], ...] = ()
     """Codes and texts of what looks like variables that nothing expands."""
     not_passed: str = ""
-    """Which variables of the shell the app does not get, in words; "" for none."""
+    """The variables of the shell that the app does not get, as a sentence; "" for none."""
     cluster: Cluster | None = None
     unreached: tuple[str, str] = ("", "")
     """Code and text, if there is no `cluster`."""
@@ -176,7 +176,7 @@ def _spec(seen: Observed) -> Iterator[AppFinding]:
 
 
 def _argv(command: tuple[str, ...] | list[str]) -> str:
-    """Return the exact words, so that each can be told from its neighbor."""
+    """Return the exact words, so that each can be distinguished from its neighbor."""
     shown = msgspec.json.encode(list(command)).decode()
     return shown if len(shown) <= 300 else f"{shown[:297]}..."
 
@@ -310,21 +310,25 @@ def _directives(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
     """Judge lines with `#SBATCH`: a script that still has them may be started with the same options."""
     if not reading.directives:
         return
-    words = [
+    options = [
         part for option in reading.directives for part in (option.split("=", 1) if option[:2] == "--" else [option])
     ]
-    given = dict(pairwise(words))
+    given = dict(pairwise(options))
     tasks, nodes = given.get("--ntasks", given.get("-n", "")), given.get("--nodes", given.get("-N", ""))
     if each := given.get("--ntasks-per-node", ""):
         product = str(int(each) * int(nodes or 1)) if each.isdigit() and (nodes or "1").isdigit() else ""
         given["--ntasks"] = tasks = tasks or product
     if tasks:  # What counts containers; their nodes are not named.
         given = {name: value for name, value in given.items() if name not in ("--nodes", "-N")}
-    found = [_DIRECTIVES[name].format(_as_here(name, value)) for name, value in given.items() if name in _DIRECTIVES]
+    equivalents = [
+        _DIRECTIVES[name].format(_as_here(name, value)) for name, value in given.items() if name in _DIRECTIVES
+    ]
     yield _note(
         "program",
         f"nothing reads the options in the script's #SBATCH lines: {' '.join(reading.directives)[:200]}",
-        f"the same here: {' '.join(found)}" if found else "the page `Coming from Slurm` says what to write instead",
+        f"the same here: {' '.join(equivalents)}"
+        if equivalents
+        else "the page `Coming from Slurm` says what to write instead",
         code="check.program.directives",
     )
 
@@ -424,15 +428,15 @@ def _normal(name: str) -> str:
 
 def _paths(seen: Observed) -> Iterator[AppFinding]:
     """Judge the paths that the command and its scripts name: what is there in the shell may not be there in the copy."""
-    reading, told = seen.reading, set[tuple[str, str]]()
+    reading, reported = seen.reading, set[tuple[str, str]]()
     if reading is None:
         return
     yield from _results(seen, reading)
     for named in reading.paths:
-        found = _path(seen, named)
-        if found is not None and (found.code, named.target) not in told:
-            told.add((found.code, named.target))
-            yield found
+        finding = _path(seen, named)
+        if finding is not None and (finding.code, named.target) not in reported:
+            reported.add((finding.code, named.target))
+            yield finding
     for name, where in reading.local.items():
         if seen.folder is not None and seen.folder.refused is None and name not in seen.folder.names:
             yield _wrong(
@@ -477,9 +481,11 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
 
 def _output(named: Named, folder: Folder, made: set[str]) -> AppFinding | None:
     """Judge a file to which a shell script sends output: its folder has to be there."""
-    beside = posixpath.dirname(named.target)
-    made_too = any(one == beside or one.startswith(f"{beside}/") for one in made if one != named.target)
-    if made_too or beside in folder.names or not beside.strip("./"):
+    folder_of_output = posixpath.dirname(named.target)
+    made_too = any(
+        path == folder_of_output or path.startswith(f"{folder_of_output}/") for path in made if path != named.target
+    )
+    if made_too or folder_of_output in folder.names or not folder_of_output.strip("./"):
         return None
     return _wrong(
         "paths",
@@ -498,8 +504,8 @@ def _from_above(seen: Observed, named: Named, folder: Folder) -> str:
         up += 1
     inner = "/".join(PurePosixPath(posixpath.normpath(folder.path)).parts[-up:])
     above = "/".join([".."] * up)
-    words = shlex.join(seen.spec.command) if seen.spec is not None else ""
-    typed = f"--workdir {above} -- env -C {shlex.quote(inner)} {words if 0 < len(words) <= 100 else 'COMMAND'}"
+    command = shlex.join(seen.spec.command) if seen.spec is not None else ""
+    typed = f"--workdir {above} -- env -C {shlex.quote(inner)} {command if 0 < len(command) <= 100 else 'COMMAND'}"
     return f"ship the folder above and start the command in this one: `{typed}`"
 
 

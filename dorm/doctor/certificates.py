@@ -49,10 +49,10 @@ class Seen(NamedTuple):
     what: str
     """Such as `the NATS server's certificate`."""
     todo: str
-    """How it is renewed."""
+    """Way to renew it."""
     validity: Validity | None = None
     error: str = ""
-    """Why there is no `validity`."""
+    """Reason why there is no `validity`."""
 
 
 # --- judging ------------------------------------------------------------------------------------------------------------
@@ -60,26 +60,26 @@ class Seen(NamedTuple):
 
 def judge_ends(every: Iterable[Seen], now: int) -> Iterator[Finding]:
     """`now`: UTC ns."""
-    for one in every:
-        if one.validity is None:
-            yield f.unknown(_CHECK, one.about, f"when {one.what} ends is not known: {one.error}", one.todo)
+    for seen in every:
+        if seen.validity is None:
+            yield f.unknown(_CHECK, seen.about, f"when {seen.what} ends is not known: {seen.error}", seen.todo)
             continue
-        begins, ends = one.validity.begins, one.validity.ends
-        text = f"{one.what} ends at {moment(ends)}, in {_days(ends - now)}"
+        begins, ends = seen.validity.begins, seen.validity.ends
+        text = f"{seen.what} ends at {moment(ends)}, in {_days(ends - now)}"
         if ends <= now:
             yield f.wrong(
-                _CHECK, one.about, f"{one.what} ended at {moment(ends)}: no client trusts it any more", one.todo
+                _CHECK, seen.about, f"{seen.what} ended at {moment(ends)}: no client trusts it any more", seen.todo
             )
         elif begins > now + _DAY:
-            text = f"{one.what} counts from {moment(begins)} on: no client trusts it yet"
-            yield f.wrong(_CHECK, one.about, text, "set the clocks of this machine and of the one that made it")
+            text = f"{seen.what} counts from {moment(begins)} on: no client trusts it yet"
+            yield f.wrong(_CHECK, seen.about, text, "set the clocks of this machine and of the one that made it")
         elif ends - begins <= _SHORT and ends - now < SOON:
             late = ends - now < (ends - begins) / 3
-            yield f.wrong(_CHECK, one.about, text, one.todo) if late else f.note(_CHECK, one.about, text)
+            yield f.wrong(_CHECK, seen.about, text, seen.todo) if late else f.note(_CHECK, seen.about, text)
         elif ends - now < SOON:
-            yield f.wrong(_CHECK, one.about, text, one.todo)
+            yield f.wrong(_CHECK, seen.about, text, seen.todo)
         else:
-            yield f.ok(_CHECK, one.about, text)
+            yield f.ok(_CHECK, seen.about, text)
 
 
 def judge_tokens(tokens: Iterable[Token], now: int) -> Iterator[Finding]:
@@ -118,18 +118,18 @@ def parsed(about: str, what: str, certificate: bytes | str, todo: str) -> Seen:
 
 def in_files(files: Iterable[tuple[Path, str, str]]) -> list[Seen]:
     """Look at those of these files that are there: each with what it is, and how it is renewed."""
-    found = []
+    certificates = []
     for path, what, todo in files:
         try:
             with path.open("rb") as file:
-                found.append(parsed(str(path), what, file.read(_LARGEST), todo))
+                certificates.append(parsed(str(path), what, file.read(_LARGEST), todo))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             if not isinstance(error, PermissionError):
-                found.append(Seen(str(path), what, todo, error=str(error.strerror)))
+                certificates.append(Seen(str(path), what, todo, error=str(error.strerror)))
             # What this user may not read is of another user, who has a doctor too.
-    return found
+    return certificates
 
 
 async def shown_at(url: str, what: str, todo: str) -> Seen:
@@ -157,17 +157,17 @@ class ApiHere(NamedTuple):
 
     url: str
     files: tuple[str, ...]
-    """Its certificate, and the authority of its clients if there is one."""
+    """Files of its certificate, and of the authority of its clients if there is one."""
 
 
 def apis_here() -> list[ApiHere]:
     """Return the processes `dorm serve` of this machine that encrypt."""
-    found = []
+    apis = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            one = api_of(process.cmdline(), Path(process.cwd()) if _reads(process) else Path("/"))
-            found += [one] if one is not None and one not in found else []
-    return found
+            api = api_of(process.cmdline(), Path(process.cwd()) if _reads(process) else Path("/"))
+            apis += [api] if api is not None and api not in apis else []
+    return apis
 
 
 def _reads(process: psutil.Process) -> bool:

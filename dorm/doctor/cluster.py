@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # --- servers ----------------------------------------------------------------------------------------------------------
 
 _LOG = "DORM-"
-"""The prefix of the name of a log's stream; the other streams are beside the log."""
+"""The prefix of the name of a log's stream; the other streams are next to the log."""
 _SLOW_S = 0.25
 _ALARM = 0.8
 """The fraction of its limit that a stream may use."""
@@ -167,7 +167,7 @@ def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None)
     elif leader.condition == "unknown" and leader.last and masters is None:
         todo = "upgrade its master, or start one: those of this release have a lease"
         yield f.unknown("masters", leader.last, "whether it leads is not known: no master has a lease", todo)
-    elif leader.condition == "unknown" and any(one.status.leading for one in masters or ()):
+    elif leader.condition == "unknown" and any(master.status.leading for master in masters or ()):
         yield f.unknown("masters", "lease", "a master says that it leads, and there is no lease", "ask again")
     else:
         text = f"nobody leads; the last one was {leader.last}" if leader.last else "nobody ever led"
@@ -186,8 +186,8 @@ def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None)
         yield from _master(master)
 
 
-def _master(asked: Asked[MasterStatus]) -> Iterator[Finding]:
-    status = asked.status
+def _master(answer: Asked[MasterStatus]) -> Iterator[Finding]:
+    status = answer.status
     lag, name = status.lag, status.name
     if lag is None:
         yield f.wrong("lag", name, "the log does not answer it", "look at the network between it and the NATS servers")
@@ -205,9 +205,9 @@ def judge_nodes(state: State, agents: Mapping[str, Asked[AgentStatus]] | None) -
         yield f.wrong("nodes", "nodes", "no node has joined", "start one with `dorm agent`")
     for name, node in sorted(state.nodes.items()):
         yield from _node(state, node)
-        asked = agents.get(name) if agents is not None else None
-        if asked is not None:
-            yield from _agent(asked)
+        answer = agents.get(name) if agents is not None else None
+        if answer is not None:
+            yield from _agent(answer)
         elif agents is not None and node.condition == "up":
             todo = "look at its log; an agent of an earlier release does not answer"
             yield f.unknown("nodes", name, "its agent did not answer", todo)
@@ -247,8 +247,8 @@ def _node(state: State, node: Node) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
-    status = asked.status
+def _agent(answer: Asked[AgentStatus]) -> Iterator[Finding]:
+    status = answer.status
     name = status.node
     if not status.joined:
         yield f.wrong("nodes", name, "its agent runs and has not joined", "the agent's log says what it waits for")
@@ -290,12 +290,12 @@ def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
 def judge_delays(state: State) -> Iterator[Finding]:
     """Judge what nodes do for containers again and again, as the log says: by node and reason, however many containers
     wait for the same."""
-    found: dict[tuple[str, str, str], list[tuple[App, Delay]]] = {}
+    delays: dict[tuple[str, str, str], list[tuple[App, Delay]]] = {}
     for app, container, delay in delayed(state):
         if delay.failing:
-            found.setdefault((container.node, delay.doing, delay.reason), []).append((app, delay))
-    for (node, _, reason), every in sorted(found.items()):
-        app, first = min(every, key=lambda one: one[1].since)
+            delays.setdefault((container.node, delay.doing, delay.reason), []).append((app, delay))
+    for (node, _, reason), every in sorted(delays.items()):
+        app, first = min(every, key=lambda each: each[1].since)
         more = f" and {len(every) - 1} more" if len(every) > 1 else ""
         lasted = max(0, state.time - first.since) // SECOND
         text = f"{app.name}{more}: {delay_words(node, first)} (for {lasted} s at least)"
@@ -310,7 +310,7 @@ _CURES = (
         "raise the agent's limits of processes and files (`systemctl show -p TasksMax dorm-agent`, `ulimit -u`)",
     ),
 )
-"""By what the system says: what to do about it."""
+"""Advice by the system's message."""
 
 
 def _cure(node: str, reason: str) -> str:
@@ -353,23 +353,23 @@ def judge_clocks(about: Sequence[tuple[str, ClockState]]) -> Iterator[Finding]:
         yield judge_clock("clock", name, clock, "the clock of this machine")
 
 
-def judge_versions(builds: Mapping[str, str], mine: str) -> Iterator[Finding]:
+def judge_versions(builds: Mapping[str, str], own: str) -> Iterator[Finding]:
     """Judge the releases of masters and agents, by name, and of this command."""
-    every = {**builds, "this command": mine}
+    every = {**builds, "this command": own}
     releases = sorted({release for build in every.values() if (release := _release(build)) is not None})
     if not releases:
         return
     low, high = releases[0], releases[-1]
-    told = ", ".join(f"{name}: {build}" for name, build in sorted(every.items()))
+    listed = ", ".join(f"{name}: {build}" for name, build in sorted(every.items()))
     if high[0] != low[0] or high[1] - low[1] > 1:
         todo = "upgrade the oldest first to a release next to the newest: masters, then agents"
-        yield f.wrong("version", "releases", f"releases further apart than one ({told})", todo)
+        yield f.wrong("version", "releases", f"releases further apart than one ({listed})", todo)
     elif len(set(every.values())) > 1:
-        yield f.note("version", "releases", f"several releases ({told})", "finish the upgrade: masters, then agents")
+        yield f.note("version", "releases", f"several releases ({listed})", "finish the upgrade: masters, then agents")
     else:
-        yield f.ok("version", "releases", mine)
+        yield f.ok("version", "releases", own)
 
 
 def _release(build: str) -> tuple[int, int] | None:
-    found = _RELEASE.match(build)
-    return (int(found[1]), int(found[2])) if found is not None else None
+    match = _RELEASE.match(build)
+    return (int(match[1]), int(match[2])) if match is not None else None

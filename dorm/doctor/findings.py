@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Level = Literal["wrong", "unknown", "note", "ok"]
 LEVELS: tuple[Level, ...] = ("wrong", "unknown", "note", "ok")
-"""In order of severity: `wrong` needs a fix, `unknown` could not be checked, `note` is worth knowing."""
+"""Levels in order of severity: `wrong` needs a fix, `unknown` could not be checked, `note` is worth knowing."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -23,13 +23,13 @@ class Finding(msgspec.Struct, frozen=True):
 
     level: Level
     check: str
-    """Which check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`,
+    """Name of the check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`,
     `rotation`, `mount`, `ports`, `engine`, `folder`, `inodes`, `processes`, `starts`, `certificate`, `token`."""
     about: str
     """The server, stream, master, node or folder."""
     text: str
     todo: str = ""
-    """What to do; "" for nothing."""
+    """Advice; "" for none."""
 
 
 def ok(check: str, about: str, text: str) -> Finding:
@@ -50,7 +50,7 @@ def unknown(check: str, about: str, text: str, todo: str = "") -> Finding:
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings by severity, otherwise in their order."""
-    return sorted(findings, key=lambda one: LEVELS.index(one.level))
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def disk(check: str, about: str, path: str, free: int, total: int) -> Finding:
@@ -62,14 +62,14 @@ def disk(check: str, about: str, path: str, free: int, total: int) -> Finding:
     return ok(check, about, text)
 
 
-def disks(about: str, one: Disk) -> Iterator[Finding]:
+def disks(about: str, seen: Disk) -> Iterator[Finding]:
     """Judge a file system in all respects in which it may refuse a file."""
-    yield disk("disk", about, one.path, one.free, one.total)
-    if one.read_only:
+    yield disk("disk", about, seen.path, seen.free, seen.total)
+    if seen.read_only:
         todo = "see why it is read-only (`dmesg`), and mount it writable"
-        yield wrong("folder", about, f"the file system of {one.path} is read-only", todo)
-    if one.inodes and one.inodes_free < min(LEAST_INODES, one.inodes * SCARCE):
-        text = f"{one.inodes_free:,} of {one.inodes:,} inodes are free at {one.path}, so few more files can be made"
+        yield wrong("folder", about, f"the file system of {seen.path} is read-only", todo)
+    if seen.inodes and seen.inodes_free < min(LEAST_INODES, seen.inodes * SCARCE):
+        text = f"{seen.inodes_free:,} of {seen.inodes:,} inodes are free at {seen.path}, so few more files can be made"
         yield wrong("inodes", about, text, "remove small files there (`df -i`), or move the folder to another disk")
 
 
@@ -84,7 +84,7 @@ def processes(about: str, free: int, most: int, of: str) -> Finding:
 
 LEAST_INODES = 10_000
 LEAST_PROCESSES = 200
-"""What has to be free, or a tenth of all, if that is less."""
+"""Number of processes that have to be free, or a tenth of all, if that is less."""
 SCARCE = 0.1
 """The part of a disk that has to be free,"""
 PLENTY = 20 * 2**30

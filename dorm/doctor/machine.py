@@ -36,29 +36,29 @@ class NodeHere(msgspec.Struct, frozen=True):
 
     name: str
     root: Path
-    """Its private folder."""
+    """Private folder of the node."""
     checkpoints: Path
 
 
 async def judge_node(here: NodeHere, state: State | None) -> list[Finding]:
     """Judge a node on its own machine.  `state` is the cluster's, None if no server answers."""
-    found = [*_lease(here), *await asyncio.to_thread(lambda: list(_processes(here)))]
+    findings = [*_lease(here), *await asyncio.to_thread(lambda: list(_processes(here)))]
     for path in (here.root, here.checkpoints):
-        found += await _patiently(path, here.name, _disk)
+        findings += await _within_time(path, here.name, _disk)
     expected = state.checkpoints if state is not None else ""
-    found += await _patiently(here.checkpoints, here.name, lambda path, name: _mount(path, name, expected))
+    findings += await _within_time(here.checkpoints, here.name, lambda path, name: _mount(path, name, expected))
     if state is not None:
-        found += await asyncio.to_thread(lambda: list(_ports(here.name, state)))
-        found += await _engine(here.name, state)
-    return found
+        findings += await asyncio.to_thread(lambda: list(_ports(here.name, state)))
+        findings += await _engine(here.name, state)
+    return findings
 
 
 async def judge_master(folder: Path) -> list[Finding]:
     """Judge a master's folder, which holds its key, on its own machine."""
-    return await _patiently(folder, "master", _disk)
+    return await _within_time(folder, "master", _disk)
 
 
-async def _patiently(path: Path, about: str, look: Callable[[Path, str], Iterable[Finding]]) -> list[Finding]:
+async def _within_time(path: Path, about: str, look: Callable[[Path, str], Iterable[Finding]]) -> list[Finding]:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return await asyncio.to_thread(lambda: list(look(path, about)))
@@ -111,14 +111,14 @@ def _mount(path: Path, about: str, expected: str) -> Iterator[Finding]:
 def _judge_mount(path: Path, about: str, expected: str) -> Finding:
     """Judge the folder of checkpoints by its marker: a missing mount looks like an empty folder."""
     try:
-        found = CheckpointFolder(path).look()
+        mounted = CheckpointFolder(path).look()
     except OSError as error:
         return f.wrong("mount", about, f"{path}: {error.strerror}", "mount the shared folder of checkpoints again")
-    if found == NO_FOLDER:
+    if mounted == NO_FOLDER:
         return f.wrong("mount", about, f"{path} has no marker", "mount the shared folder of checkpoints there")
-    if expected and found != expected:
-        text = f"{path} is the folder {found}, and the cluster's is {expected}"
-        todo = f"mount the shared folder there, or, if this is the right one, `dorm policy set checkpoints={found}`"
+    if expected and mounted != expected:
+        text = f"{path} is the folder {mounted}, and the cluster's is {expected}"
+        todo = f"mount the shared folder there, or, if this is the right one, `dorm policy set checkpoints={mounted}`"
         return f.wrong("mount", about, text, todo)
     return f.ok("mount", about, f"{path} is the cluster's folder of checkpoints")
 
@@ -134,7 +134,9 @@ def _ports(name: str, state: State) -> Iterator[Finding]:
     except psutil.Error:
         yield f.unknown("ports", name, "this user may not see who listens", "run the doctor as root")
         return
-    listening = {one.laddr[1] for one in every if one.laddr and one.status == psutil.CONN_LISTEN}
+    listening = {
+        connection.laddr[1] for connection in every if connection.laddr and connection.status == psutil.CONN_LISTEN
+    }
     strange = sorted(port for port in listening if low <= port <= high and port not in given)
     if strange:
         some = ", ".join(map(str, strange[:_MOST_PORTS])) + (" …" if len(strange) > _MOST_PORTS else "")

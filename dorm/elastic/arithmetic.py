@@ -22,8 +22,8 @@ def digest() -> str:
     """Return the digest of this process."""
     # Multiples of the golden ratio modulo 1, which every CPU computes alike.
     exact = ((np.arange(2 * _SIZE * _SIZE) * 0.6180339887498949) % 1.0).reshape(2, _SIZE, _SIZE)
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for numbers in (exact, exact.astype(np.float32)):
-        found.update((numbers[0] @ numbers[1]).tobytes())
-        found.update(np.exp(numbers[0]).tobytes())
-    return found.hexdigest()[:16]
+        hashed.update((numbers[0] @ numbers[1]).tobytes())
+        hashed.update(np.exp(numbers[0]).tobytes())
+    return hashed.hexdigest()[:16]

@@ -57,8 +57,8 @@ class Checkpoints:
     def save_chunks(self, step: int, values: Mapping[int, Packed]) -> None:
         """Save the values of this member's chunks."""
         if values:
-            arrays = [array for _, one in values.values() for array in one]
-            header = {"chunks": [[chunk, structure, len(one)] for chunk, (structure, one) in values.items()]}
+            arrays = [array for _, parts in values.values() for array in parts]
+            header = {"chunks": [[chunk, structure, len(parts)] for chunk, (structure, parts) in values.items()]}
             self._write(f"elastic-{step:012d}.chunks-{self._slot}", header, arrays)
 
     def newest(self) -> Saved | None:

@@ -44,7 +44,9 @@ class Announcement:
         """Return the announcement in a file.  Raises ContractError."""
         try:
             document = json.loads(text)
-            members = {int(one["slot"]): (str(one["host"]), int(one["port"])) for one in document["members"]}
+            members = {
+                int(member["slot"]): (str(member["host"]), int(member["port"])) for member in document["members"]
+            }
             founders = tuple(int(slot) for slot in document.get("founders", ()))
             return cls(int(document["generation"]), int(document["membership"]), members, founders)
         except (ValueError, KeyError, TypeError) as error:

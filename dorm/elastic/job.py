@@ -97,7 +97,7 @@ class Job:
         self.groups: Groups | None = None
         """The process groups of PyTorch, where the state has tensors."""
         self.path: Path | None = None
-        """How tensors are summed in the present view; None where NumPy does all."""
+        """Way in which tensors are summed in the present view; None if NumPy does all."""
         self.progress = Progress(contract.progress)
         self.stopping = False
         """Whether the job stops early, because its workers were asked to (SIGTERM); its state has been saved."""
@@ -106,10 +106,10 @@ class Job:
         self.resumed_from: int | None = None
         """The step that a checkpoint continued from, if any."""
         self.began_at: float | None = None
-        """When the last step began."""
+        """Time at which the last step began."""
         self.sums_per_step = 0
-        """How many sums the last complete step had; 0 before it."""
-        self._asked = threading.Event()
+        """Number of sums of the last complete step; 0 before it."""
+        self._stop_requested = threading.Event()
         self._plan: Chunks | None = None
         self._make: Callable[[int, range], Any] | None = None
         self._values: dict[int, Any] = {}
@@ -118,7 +118,7 @@ class Job:
         self._saved_at = time.monotonic()
         self._reported_at = 0.0
         self._requested: tuple[int | None, str] | None = None
-        """What this member asked for last."""
+        """Last request of this member."""
         self._waited_s = 0.0
         """Seconds that the script has waited in interrupted sums."""
         self._began = False
@@ -203,19 +203,19 @@ class Job:
         self.group.start(plan, first, saved.used if saved is not None else ledger.EMPTY)
         return self._steps(first, epochs * per_epoch)
 
-    def _least(self, asked: int | None, batch: int, *, valued: bool) -> int:
+    def _least(self, wanted: int | None, batch: int, *, valued: bool) -> int:
         """Return the least share of a member.  Raises ContractError if shares could be smaller than they may be."""
         norm, why = self.statistics.batch_norm, ""
-        if valued and asked:
-            why = f"least is {asked}, and chunks with values stay with their owners, so shares may be empty; use one of them"
-        elif norm and (valued or asked == 0):
+        if valued and wanted:
+            why = f"least is {wanted}, and chunks with values stay with their owners, so shares may be empty; use one of them"
+        elif norm and (valued or wanted == 0):
             why = "BatchNorm layers need 2 samples, and shares may be empty with values or least=0; use neither, or GroupNorm"
-        elif norm and asked is None and batch < 2:
+        elif norm and wanted is None and batch < 2:
             why = f"BatchNorm layers need 2 samples, and a batch has {batch}; use a larger batch, or GroupNorm"
         if why:
             raise ContractError(why, code="elastic.contract.least")
-        if asked is not None:
-            return asked
+        if wanted is not None:
+            return wanted
         return 0 if valued else 2 if norm else 1
 
     def _steps(self, first: int, total: int) -> Iterator[Step]:
@@ -245,9 +245,9 @@ class Job:
     # Between two steps.
 
     def _begin(self, at: int) -> v.Begin | None:
-        asked = time.monotonic()
+        began = time.monotonic()
         packed = {chunk: pack(value) for chunk, value in self._values.items()} if self._make is not None else {}
-        answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy), self._asked)
+        answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy), self._stop_requested)
         if isinstance(answer, v.Left):
             self.left = True
             return None
@@ -259,7 +259,7 @@ class Job:
             self.keeper.load(answer.state)
         self._take_values(answer)
         self._follow()
-        waited, self._waited_s = self._waited_s + time.monotonic() - asked, 0.0
+        waited, self._waited_s = self._waited_s + time.monotonic() - began, 0.0
         self._report_facts(waited)
         if self._due():  # After the boundary, which counts the samples of the previous step.
             self._save(answer.step)
@@ -341,11 +341,11 @@ class Job:
 
     def contribute(self, sums: Any, used: ledger.Entry, seconds: float) -> Arrays | None:
         """Return the sum over all members, None if the step has to be repeated."""
-        asked = time.monotonic()
-        answer = self.group.contribute(sums, used, seconds, stop=self._asked.is_set())
+        began = time.monotonic()
+        answer = self.group.contribute(sums, used, seconds, stop=self._stop_requested.is_set())
         if isinstance(answer, v.Summed):
             return answer.arrays
-        self._waited_s += time.monotonic() - asked
+        self._waited_s += time.monotonic() - began
         return None
 
     def report(self, step: int, **figures: float) -> None:
@@ -358,16 +358,16 @@ class Job:
 
     def open(self, warm_up: Callable[[], object] | None) -> None:
         self.group.open()
-        state = self.group.join(self._asked)
+        state = self.group.join(self._stop_requested)
         if state is None:
             return
-        asked = time.monotonic()
+        began = time.monotonic()
         self.keeper.load((state.structure, state.payload))
         if warm_up is not None:
             warm_up()
         if self.groups is not None:
             self.groups.settle(self.group.settled)
-        self.group.warmed_up(time.monotonic() - asked)
+        self.group.warmed_up(time.monotonic() - began)
 
     def leave_loop(self) -> None:
         """The script is done.  If it left its loop in a complete step, like all members, some of them slightly earlier, inform
@@ -387,4 +387,4 @@ class Job:
         """Let SIGTERM ask all members to stop after the same step; return the previous handler."""
         if threading.current_thread() is not threading.main_thread():
             return None
-        return signal.signal(signal.SIGTERM, lambda *_: self._asked.set())
+        return signal.signal(signal.SIGTERM, lambda *_: self._stop_requested.set())

@@ -25,7 +25,7 @@ def real_tensors(values: Any) -> list[Any] | None:
         return real_tensors(list(values.values()))
     if isinstance(values, (list, tuple)):
         parts = [real_tensors(value) for value in values]
-        return None if any(part is None for part in parts) else [one for part in parts for one in part or ()]
+        return None if any(part is None for part in parts) else [tensor for part in parts for tensor in part or ()]
     return [values] if is_tensor(values) and values.is_floating_point() else None
 
 
@@ -46,9 +46,9 @@ def into(values: Any, arrays: Sequence[Any]) -> Any:
 
     def visit(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: visit(one) for name, one in value.items()}
+            return {name: visit(item) for name, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return type(value)(visit(one) for one in value)
+            return type(value)(visit(item) for item in value)
         array = next(rest)
         if is_tensor(value):
             torch = sys.modules["torch"]
@@ -69,7 +69,7 @@ def like(shape: Any, arrays: Arrays) -> Any:
 
     def visit(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return type(value)(visit(one) for one in value)
+            return type(value)(visit(item) for item in value)
         array = next(rest)
         return array if isinstance(value, np.ndarray) and value.ndim else array[()]
 

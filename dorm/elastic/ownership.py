@@ -63,11 +63,11 @@ def shared_out(owners: Sequence[int], members: Sequence[int], rates: Mapping[int
             free.append(chunk)
     free.sort()
     for slot in sorted(members):
-        mine = set(owned_by(new, slot))
-        while free and len(mine) < wanted[slot]:
-            chunk = min(free, key=lambda c: (min((abs(c - m) for m in mine), default=0), c))
+        kept = set(owned_by(new, slot))
+        while free and len(kept) < wanted[slot]:
+            chunk = min(free, key=lambda c: (min((abs(c - m) for m in kept), default=0), c))
             free.remove(chunk)
-            mine.add(chunk)
+            kept.add(chunk)
             new[chunk] = slot
     return tuple(new)
 

@@ -61,7 +61,9 @@ class Statistics:
             tensor.detach().copy_(before)
 
     def _all(self) -> list[Any]:
-        found = [
-            one for layer in self._layers for one in (layer.running_mean, layer.running_var, layer.num_batches_tracked)
+        tensors = [
+            statistic
+            for layer in self._layers
+            for statistic in (layer.running_mean, layer.running_var, layer.num_batches_tracked)
         ]
-        return [tensor for tensor in found if tensor is not None]
+        return [tensor for tensor in tensors if tensor is not None]

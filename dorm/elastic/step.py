@@ -36,11 +36,11 @@ class Loop(Protocol):
     keeper: Keeper
     statistics: Statistics
     path: Path | None
-    """How tensors are summed in the present view; None if NumPy does all."""
+    """Way in which tensors are summed in the present view; None if NumPy does all."""
     began_at: float | None
-    """When the last step began."""
+    """Time at which the last step began."""
     sums_per_step: int
-    """How many sums the last complete step had; 0 before it."""
+    """Number of sums of the last complete step; 0 before it."""
 
     def contribute(self, sums: Any, used: ledger.Entry, seconds: float) -> Arrays | None:
         """Return the sum over all members, None if the step has to be repeated."""
@@ -60,7 +60,7 @@ class Step:
         self.chunks = tuple(begin.chunks)
         """This member's chunks."""
         self.values = values
-        """What belongs to these chunks, by chunk; changes here count once the step is complete."""
+        """Values of these chunks, by chunk; changes here count once the step is complete."""
         self.lost = begin.lost
         """Chunks of the whole job whose values died with their owner, since the last step: they were made again."""
         self.interrupted = False
@@ -70,7 +70,8 @@ class Step:
         self._parts = {chunk: plan.part(begin.step, chunk) for chunk in given}
         self._borrowed = {chunk: plan.part(begin.step, chunk) for chunk in borrowed}
         self.share = sum(map(len, self._parts.values()))
-        """How many samples of this member count: `len(indices)`, or 0 if the samples in `indices` are those of another."""
+        """Number of samples of this member that count: `len(indices)`, or 0 if the samples in `indices` are those of
+        another."""
         self._undo: tuple[v.Packed, dict[int, v.Packed]] | None = None
         self._statistics = job.statistics.kept()
         """Those that the step begins with."""
@@ -92,14 +93,14 @@ class Step:
             return list(begin.chunks), []
         sizes = plan.sizes(begin.step)
         given = computed_by(sizes, begin.owners, begin.members, plan.least)
-        mine, borrowed, most = owned_by(given, slot), list[int](), 0
-        if not any(sizes[chunk] for chunk in mine):
+        own, borrowed, most = owned_by(given, slot), list[int](), 0
+        if not any(sizes[chunk] for chunk in own):
             lender = next(owner for owner, size in zip(given, sizes) if size)
             for chunk in owned_by(given, lender):
                 if sizes[chunk] and most < plan.least:
                     borrowed.append(chunk)
                     most += sizes[chunk]
-        return mine, borrowed
+        return own, borrowed
 
     @property
     def parts(self) -> dict[int, npt.NDArray[np.int64]]:
@@ -135,20 +136,20 @@ class Step:
         if not self.chunks and not self._plan.least:
             text = f"this member has none of the {self._plan.count} chunks; steps() needs a chunk for each member"
             raise ContractError(text, code="elastic.contract.no_chunk")
-        found: dict[int, Arrays] = {}
+        values: dict[int, Arrays] = {}
         shape: list[Any] = []
 
         def of(chunk: int) -> Arrays:
-            if chunk not in found:
+            if chunk not in values:
                 value = part(self._parts[chunk])
                 shape[:] = [value]
-                found[chunk] = as_arrays(value)
-            return found[chunk]
+                values[chunk] = as_arrays(value)
+            return values[chunk]
 
         sums = partial_sums(self._plan.count, self._parts, of)
-        if not found:  # Others compute all parts, and this member needs to know what a part looks like.
+        if not values:  # Others compute all parts, and this member needs to know what a part looks like.
             shape[:] = [part(np.zeros(0, dtype=np.int64))]
-        arrays = self._summed(sums, found[min(found)] if found else as_arrays(shape[0]))
+        arrays = self._summed(sums, values[min(values)] if values else as_arrays(shape[0]))
         return like(shape[0], arrays)
 
     def allreduce(self, values: Any, *, op: str = "mean") -> Any:

@@ -26,23 +26,23 @@ __all__ = ["combine", "in_order", "partial_sums", "shapes_differ"]
 
 def partial_sums(count: int, owned: Iterable[int], part: Callable[[int], Arrays]) -> dict[Node, Arrays]:
     """Return the sums of the largest nodes whose chunks are all owned; `part` gives the arrays of one chunk."""
-    mine = set(owned)
-    found: dict[Node, Arrays] = {}
+    own = set(owned)
+    nodes_summed: dict[Node, Arrays] = {}
 
     def visit(low: int, high: int) -> Arrays | None:
         """Return the node's sum if all of it is owned; otherwise, keep the owned parts."""
         if high - low == 1:
-            return part(low) if low in mine else None
+            return part(low) if low in own else None
         middle = (low + high) // 2
         halves = ((low, middle), (middle, high))
         sums = [visit(*half) for half in halves]
         if sums[0] is not None and sums[1] is not None:
             return _added(sums[0], sums[1])
-        found.update({half: known for half, known in zip(halves, sums) if known is not None})
+        nodes_summed.update({half: known for half, known in zip(halves, sums) if known is not None})
         return None
 
     whole = visit(0, count)
-    return {(0, count): whole} if whole is not None else found
+    return {(0, count): whole} if whole is not None else nodes_summed
 
 
 def combine(count: int, sums: Mapping[Node, Arrays]) -> Arrays:

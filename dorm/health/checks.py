@@ -66,10 +66,10 @@ class Health:
 
     async def _check(self) -> Report:
         """Ask every source, each with its own time limit.  A source that fails or does not answer counts as a failed check."""
-        found = [check for checks in await asyncio.gather(*map(_ask, self._sources)) for check in checks]
+        results = [check for checks in await asyncio.gather(*map(_ask, self._sources)) for check in checks]
         if not self._sources:
-            found = [Check("start", False, self._waits_for)]
-        return Report(ready=all(check.ok for check in found), version=self._version, checks=found)
+            results = [Check("start", False, self._waits_for)]
+        return Report(ready=all(check.ok for check in results), version=self._version, checks=results)
 
 
 async def _ask(source: Source) -> Sequence[Check]:

@@ -24,8 +24,8 @@ def add_pages(app: web.Application, health: Health) -> None:
         return _page(_encode({"alive": True, "version": health.version}), 200)
 
     async def ready(request: web.Request) -> web.Response:
-        found = await health.report()
-        return _page(_encode(found), 200 if found.ready else 503)
+        report = await health.report()
+        return _page(_encode(report), 200 if report.ready else 503)
 
     app.router.add_get("/healthz", alive)
     app.router.add_get("/readyz", ready)

@@ -29,12 +29,12 @@ def master_checks(master: Master, log: ReadableLog) -> Source:
 
     async def checks() -> Sequence[Check]:
         end, why = await _end(log)
-        found = [Check("log", end is not None, why)]
+        results = [Check("log", end is not None, why)]
         if end is not None:
             behind = max(0, end - master.state.seq)
             text = f"{behind} records of the log are still to be folded"
-            found.append(Check("folded", behind <= MOST_BEHIND, text))
-        return [*found, _role(master)]
+            results.append(Check("folded", behind <= MOST_BEHIND, text))
+        return [*results, _role(master)]
 
     return checks
 
@@ -44,7 +44,7 @@ def agents_checks(agents: Sequence[Agent]) -> Source:
 
     async def checks() -> Sequence[Check]:
         every = [agent.vitals() for agent in agents]
-        return [check for one in every for check in agent_checks(one, f"{one.node}/" if len(every) > 1 else "")]
+        return [check for each in every for check in agent_checks(each, f"{each.node}/" if len(every) > 1 else "")]
 
     return checks
 

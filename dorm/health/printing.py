@@ -42,8 +42,8 @@ class _Line(NamedTuple):
     data: bytes
     dropped: int
     """Lines that were dropped right before it."""
-    says: Callable[[int], str] | None
-    """How to say that lines were lost, None if this output does not."""
+    lost_text: Callable[[int], str] | None
+    """Function that returns the line about lost lines; None if this output has none."""
 
 
 class Writer:
@@ -65,7 +65,7 @@ class Writer:
         """Whether the last line was written in part."""
         self._runs = False
 
-    def put(self, descriptor: int, text: str, says: Callable[[int], str] | None) -> None:
+    def put(self, descriptor: int, text: str, lost_text: Callable[[int], str] | None) -> None:
         """Queue a line, or drop it.  Never raises and never waits."""
         data = text.encode("utf-8", "backslashreplace")
         with self._lock:
@@ -75,7 +75,7 @@ class Writer:
                 return
             self._queued += len(data)
             dropped, self._dropped = self._dropped, 0
-            self._lines.put(_Line(descriptor, data, dropped, says))
+            self._lines.put(_Line(descriptor, data, dropped, lost_text))
 
     def drain(self, until: float) -> None:
         """Wait until all is written, at most until this moment of the monotonic clock."""
@@ -95,7 +95,7 @@ class Writer:
         while True:
             line = self._lines.get()
             self._unsaid += line.dropped
-            if self._said(line) and self._written(line.descriptor, line.data):
+            if self._report_lost(line) and self._written(line.descriptor, line.data):
                 self._torn = False
             else:
                 self._unsaid += 1
@@ -104,11 +104,11 @@ class Writer:
             with self._lock:
                 self._queued -= len(line.data)
 
-    def _said(self, line: _Line) -> bool:
+    def _report_lost(self, line: _Line) -> bool:
         """Say how many lines were lost, if some were; return whether more can be written."""
-        if not self._unsaid or line.says is None:
+        if not self._unsaid or line.lost_text is None:
             return not self._torn or self._written(line.descriptor, b"\n")
-        text = ("\n" if self._torn else "") + line.says(self._unsaid) + "\n"
+        text = ("\n" if self._torn else "") + line.lost_text(self._unsaid) + "\n"
         if not self._written(line.descriptor, text.encode("utf-8", "backslashreplace")):
             return False
         self._unsaid, self._torn = 0, False
@@ -137,11 +137,11 @@ def _wait(descriptor: int) -> None:
 class Output(io.TextIOBase):
     """A standard stream that never raises and never waits."""
 
-    def __init__(self, descriptor: int, writer: Writer, says: Callable[[int], str] | None) -> None:
+    def __init__(self, descriptor: int, writer: Writer, lost_text: Callable[[int], str] | None) -> None:
         super().__init__()
         self._descriptor = descriptor
         self._writer = writer
-        self._says = says
+        self._lost_text = lost_text
         self._lock = threading.RLock()
         self._begun = ""
 
@@ -169,7 +169,7 @@ class Output(io.TextIOBase):
             self._begun += text
             *lines, self._begun = self._begun.split("\n")
             for line in lines:
-                self._writer.put(self._descriptor, line + "\n", self._says)
+                self._writer.put(self._descriptor, line + "\n", self._lost_text)
         return len(text)
 
     def flush(self) -> None:
@@ -177,7 +177,7 @@ class Output(io.TextIOBase):
         with self._lock:
             begun, self._begun = self._begun, ""
             if begun:
-                self._writer.put(self._descriptor, begun, self._says)
+                self._writer.put(self._descriptor, begun, self._lost_text)
 
     def close(self) -> None:
         """Do nothing: standard streams stay open."""
@@ -186,12 +186,12 @@ class Output(io.TextIOBase):
 _writers: list[Writer] = []
 
 
-def last(says: Callable[[int], str]) -> None:
-    """Let standard output and standard error outlive their files.  `says` returns the line of the log that says how many lines
-    were lost.  Streams that are no files (of a test, or of a program that calls this one) stay as they are."""
+def last(lost_text: Callable[[int], str]) -> None:
+    """Let standard output and standard error outlive their files.  `lost_text` returns the line of the log that says how many
+    lines were lost.  Streams that are no files (of a test, or of a program that calls this one) stay as they are."""
     _open_closed()
     made: dict[tuple[int, int], Writer] = {}
-    for name, descriptor, how in (("stdout", 1, None), ("stderr", 2, says)):
+    for name, descriptor, how in (("stdout", 1, None), ("stderr", 2, lost_text)):
         before = getattr(sys, name)
         if before is not None and not _is_file(before, descriptor):
             continue

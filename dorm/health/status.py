@@ -45,7 +45,7 @@ async def answering_status(
         with contextlib.suppress(LogError, TimeoutError):
             async with asyncio.timeout(_END_S):
                 end = await log.end()
-        found = MasterStatus(
+        constant = MasterStatus(
             name=master.name,
             build=build,
             at=clock(),
@@ -56,7 +56,7 @@ async def answering_status(
             lease_left_s=master.lease_left_s,
             disks=await disks_of(folders),
         )
-        yield msgspec.json.encode(msgspec.structs.replace(found, at=clock()))
+        yield msgspec.json.encode(msgspec.structs.replace(constant, at=clock()))
 
     answering = asyncio.create_task(_answer(bus, subjects.ask_masters(cluster), status))
     try:

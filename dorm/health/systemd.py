@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from dorm.health.checks import Health
 
 _START_S = 1.0
-"""Between two looks at the checks while the process starts."""
+"""Seconds between two looks at the checks while the process starts."""
 _STATUS_S = 10.0
-"""Between two looks once it is ready."""
+"""Seconds between two looks once it is ready."""
 _LONGEST_START_S = 60.0
 """A starting process that is silent for this long is stuck."""
 _STATUS_LENGTH = 512
@@ -52,8 +52,8 @@ class ServiceManager:
         speak for the agent."""
         address = environment.pop("NOTIFY_SOCKET", "")
         usec, pid = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
-        mine = pid in ("", str(os.getpid()))
-        return cls(address, int(usec) / 1e6 if mine and usec.isdecimal() and int(usec) else None)
+        own = pid in ("", str(os.getpid()))
+        return cls(address, int(usec) / 1e6 if own and usec.isdecimal() and int(usec) else None)
 
     def __bool__(self) -> bool:
         return bool(self._address)
@@ -95,18 +95,18 @@ async def notifying(manager: ServiceManager, health: Health) -> AsyncIterator[No
 
 
 async def _report(manager: ServiceManager, health: Health) -> None:
-    ready, said = False, ""
+    ready, sent = False, ""
     while True:
-        found = await health.report()
+        report = await health.report()
         lines = []
-        if found.ready and not ready:
+        if report.ready and not ready:
             ready = True
             lines.append("READY=1")
         if not ready:
             lines.append(f"EXTEND_TIMEOUT_USEC={int(_LONGEST_START_S * 1e6)}")
-        if found.status != said:
-            said = found.status
-            lines.append(f"STATUS={_line(said)}")
+        if report.status != sent:
+            sent = report.status
+            lines.append(f"STATUS={_line(sent)}")
         if lines:
             manager.notify(*lines)
         await asyncio.sleep(_STATUS_S if ready else _START_S)

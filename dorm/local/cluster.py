@@ -40,7 +40,7 @@ from dorm.metrics.address import Address
 from dorm.plugins.limits import limit_s
 from dorm.rotation import service as rotation
 from dorm.security.folder import KeyFolder
-from dorm.workdir.keeping import keeping_beside
+from dorm.workdir.keeping import keeping_while_leading
 from events import subjects
 from events.addresses import loopback
 from events.errors import DormError
@@ -67,7 +67,7 @@ START_LIMIT_S = 120.0
 _QUIET_S = 5.0
 """Seconds before the first message; the pauses between later ones double."""
 MESSAGES = "the messages above (`-v` logs more)"
-"""Where master and agents of this process log."""
+"""Place to which master and agents of this process log."""
 
 
 class StartTooSlow(DormError):
@@ -79,10 +79,10 @@ class StartTooSlow(DormError):
 class Starting:
     """Knows which part is waited for.  `limit_s` are the seconds for all of the start."""
 
-    def __init__(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] = lambda _: None) -> None:
-        """`tell` is called with each message."""
+    def __init__(self, limit_s: float = START_LIMIT_S, report: Callable[[str], None] = lambda _: None) -> None:
+        """`report` is called with each message."""
         self._limit_s = limit_s
-        self._tell = tell
+        self._report = report
         self._part, self._log = "the first part", MESSAGES
         self._began: float | None = None
 
@@ -110,7 +110,7 @@ class Starting:
                         "time with --start-limit"
                     )
                 waited = f"{loop.time() - began:.0f} s so far, {self._limit_s:g} s at most"
-                self._tell(f"waiting for {self._part} ({waited}); its log: {self._log}")
+                self._report(f"waiting for {self._part} ({waited}); its log: {self._log}")
                 pause *= 2
         finally:
             working.cancel()
@@ -123,14 +123,14 @@ _log = structlog.get_logger(__name__)
 _CLOSE_S = 10.0
 
 
-def lease_apart(open_connection: Callable[[], Awaitable[Connection]], beside: Connection) -> Apart:
+def lease_apart(open_connection: Callable[[], Awaitable[Connection]], leader: Connection) -> Apart:
     """Return what makes a connection of its own for the stand-in of the masters' lease, next to a master's connection."""
 
     @contextlib.asynccontextmanager
     async def apart() -> AsyncIterator[Leadership]:
         connection = await open_connection()
         try:
-            yield connection.leadership.stand_in_for(beside.leadership)
+            yield connection.leadership.stand_in_for(leader.leadership)
         finally:
             await connection.close()
 
@@ -163,12 +163,12 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Know users and nodes by their keys; existing data stays as it is.  Benches and the demo, which only last minutes, do
     without."""
     metrics: Address | None = None
-    """Where to serve the metrics of all parts; None does not."""
+    """Address that serves the metrics of all parts; None serves none."""
     metrics_else_any_port: bool = False
     webhooks: tuple[str, ...] | None = None
     """Networks in addition to the public ones into which webhooks are delivered; None delivers no webhooks here."""
     rotation: rotation.Settings | None = None
-    """Where the log's archives are, and when it is rotated; None puts them into the data folder, on request only."""
+    """Place of the log's archives, and times of its rotation; None puts them into the data folder, on request only."""
     volumes: dict[str, OfferedVolume] = {}
     """Folders of this machine that every node offers, by name."""
     ports: tuple[int, int] = DEFAULT_PORTS
@@ -203,7 +203,7 @@ class LocalCluster:
         self._detected: Detected | None = None
         self.runtime_name = ""
         self.runtime_note = ""
-        """Why this runtime, in words."""
+        """Reason for this runtime, as a sentence."""
         self.metrics_url = ""
         self._timer: SolveTimer | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -277,8 +277,8 @@ class LocalCluster:
         self._parts = asyncio.create_task(self._run_parts(), name="cluster")
         settings = self.options.rotation or rotation_in(self.options.data)
         apart = await self._connect("rotation", "master")
-        await self._stack.enter_async_context(rotation.rotating_beside(self.master, apart, settings, key))
-        await self._stack.enter_async_context(keeping_beside(self.master, connection.log.files))
+        await self._stack.enter_async_context(rotation.rotating_while_leading(self.master, apart, settings, key))
+        await self._stack.enter_async_context(keeping_while_leading(self.master, connection.log.files))
         deliverer = await self._deliver_webhooks()
         await self._serve_metrics(key_file, deliverer)
         await self._serve_views(key_file)

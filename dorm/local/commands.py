@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 40
 """Characters of a generated name, which leaves room for a number after it."""
 _CANNOT_RUN = [125, 126, 127]
-"""What env(1) exits with if the folder or the program is missing: a retry would end the same way."""
+"""Exit codes of env(1) if the folder or the program is missing: a retry would end the same way."""
 
 _ENVIRONMENT = ("requirements", "setup", "python")
 """Fields that require an environment to be built."""
@@ -45,16 +45,16 @@ class CommandRefused(DormError):
 class Typed(msgspec.Struct, frozen=True):
     """A command and its options."""
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     demand: dict[str, str]
     n_min: int = 1
     n_max: int | None = None
-    """None for `n_min`."""
+    """Most containers; None for `n_min`."""
     name: str = ""
     """"" for one made from the command."""
     image: str = ""
     folder: str = ""
-    """Its working directory on every node or in the image; "" for the current folder or the image's own."""
+    """Working directory on every node or in the image; "" for the current folder or the image's own."""
     workdir: str = ""
     """The folder of this machine that is shipped, in whose copy it runs; "" to ship none."""
     engine: str = "plain"
@@ -77,19 +77,19 @@ def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
     command, and the log says where it runs.  `local`: whether all nodes are this machine, so that its programs
     are theirs, and its Python is the one of this shell, unless it asks for an environment, whose programs come first.  Raises
     CommandRefused."""
-    asked = _set(typed.fields, typed.settings)
-    own = any(asked.get(field) for field in _ENVIRONMENT)
-    words = list(typed.words)
+    set_by_user = _set(typed.fields, typed.settings)
+    own = any(set_by_user.get(field) for field in _ENVIRONMENT)
+    command = list(typed.command)
     here = local and not _image(typed)
-    python = _python_for(asked, words[0] if _PYTHON.fullmatch(words[0]) else "") if here else ""
-    if not own and (typed.here or (typed.workdir and here)) and not _is_beside(words[0], python):
-        words[0] = _program(words[0])
+    python = _python_for(set_by_user, command[0] if _PYTHON.fullmatch(command[0]) else "") if here else ""
+    if not own and (typed.here or (typed.workdir and here)) and not _is_beside(command[0], python):
+        command[0] = _program(command[0])
     folder = str(Path.cwd()) if typed.here else typed.folder
     if folder:
-        words = ["env", "-C", folder, *words]
+        command = ["env", "-C", folder, *command]
     spec: dict[str, Any] = {
         "name": name,
-        "command": words,
+        "command": command,
         "demand": typed.demand,
         "n_min": typed.n_min,
         "n_max": typed.n_max if typed.n_max is not None else typed.n_min,
@@ -127,21 +127,21 @@ def shell_python(word: str = "") -> str:
     script that chooses one, as pyenv's do, is asked which.  Blocks."""
     names = (word,) if word else ("python3", "python")
     folders = (Path(folder or ".").absolute() for folder in os.get_exec_path())
-    found = next((folder / name for folder in folders for name in names if _runs(folder / name)), None)
-    if found is None:
+    python = next((folder / name for folder in folders for name in names if _runs(folder / name)), None)
+    if python is None:
         return ""
     try:
-        with found.open("rb") as file:
+        with python.open("rb") as file:
             chooses = file.read(2) == b"#!"
         if not chooses:
-            return str(found)
-        asked = subprocess.run(
-            [found, "-c", "import sys; print(sys.executable)"],
+            return str(python)
+        answer = subprocess.run(
+            [python, "-c", "import sys; print(sys.executable)"],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
-    chosen = asked.stdout.strip()
+    chosen = answer.stdout.strip()
     return chosen if chosen.startswith("/") and "\n" not in chosen else ""
 
 
@@ -176,21 +176,21 @@ def _program(word: str) -> str:
     """Return the path of a program of this machine: nodes have a PATH of their own.  Raises CommandRefused."""
     if "/" in word:
         return word
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which(word) or shutil.which(word, path=beside)
-    if found is None:
+    own_folder = str(Path(sys.executable).parent)
+    path = shutil.which(word) or shutil.which(word, path=own_folder)
+    if path is None:
         raise CommandRefused(
             f"{word}: there is no such program here; write the command as you would run it in this shell",
             code="run.program.not_found",
         )
-    return os.path.abspath(found)
+    return os.path.abspath(path)
 
 
-def made_name(words: Sequence[str]) -> str:
+def made_name(command: Sequence[str]) -> str:
     """Return a name for a command: of its script, of its Python module, else of its program."""
-    script = next((Path(word).stem for word in words if word.endswith((".py", ".sh"))), "")
-    module = words[words.index("-m") + 1].rpartition(".")[2] if "-m" in words[:-1] else ""
-    plain = re.sub(r"[^a-z0-9]+", "-", (script or module or Path(words[0]).name).lower())
+    script = next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), "")
+    module = command[command.index("-m") + 1].rpartition(".")[2] if "-m" in command[:-1] else ""
+    plain = re.sub(r"[^a-z0-9]+", "-", (script or module or Path(command[0]).name).lower())
     return plain[:_LONGEST_NAME].strip("-") or "app"
 
 
@@ -227,7 +227,7 @@ def _in_engines(nodes: Iterable[Node]) -> list[str]:
 def _far(nodes: Iterable[Node], url: str) -> list[str]:
     """Return the nodes on other machines."""
     own = _addresses()
-    near = any(urlsplit(one).hostname in own for one in url.split(","))
+    near = any(urlsplit(address).hostname in own for address in url.split(","))
     return [node.id for node in nodes if node.address not in own or (is_loopback(node.address) and not near)]
 
 
@@ -239,5 +239,5 @@ def _named(nodes: list[str]) -> str:
 
 def _addresses() -> set[str]:
     """Return the names and addresses of this machine."""
-    found = {address.address.partition("%")[0] for each in psutil.net_if_addrs().values() for address in each}
-    return found | {"localhost", "127.0.0.1", "::1", os.uname().nodename}
+    local = {address.address.partition("%")[0] for each in psutil.net_if_addrs().values() for address in each}
+    return local | {"localhost", "127.0.0.1", "::1", os.uname().nodename}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # --- one process ------------------------------------------------------------------------------------------------------
 
 NICE = 5
-"""On a busy machine, masters, agents and containers come first."""
+"""Niceness of companions: on a busy machine, masters, agents and containers come first."""
 _PROGRAM = ("-c", "from dorm.cli.main import main; main()")
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _END_S = 5.0

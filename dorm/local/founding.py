@@ -67,7 +67,11 @@ def make_keys(
     first = [made, *(keys.make_credentials(cluster, url, node, "node") for node in nodes)]
     first += [keys.make_credentials(cluster, url, reader, "reader") for reader in readers]
     if not keys.exists:
-        keys.write_accounts(cluster, [Key(one.name, one.role, public_key(one.seed)) for one in first], now)
+        keys.write_accounts(
+            cluster,
+            [Key(credentials.name, credentials.role, public_key(credentials.seed)) for credentials in first],
+            now,
+        )
     return made
 
 
@@ -88,20 +92,20 @@ async def found(
     try:
         client = Client(connection.log, connection.bus, admin.cluster, connection=connection)
         await until_answered(connection.comparisons("any", admin.name).prepare, "making the streams")
-        one = Admin(client, keys, clock=clock)
-        await one.enable(admin, [open_key(keys.seal_key).public])
+        administration = Admin(client, keys, clock=clock)
+        await administration.enable(admin, [open_key(keys.seal_key).public])
         for node in nodes:
             key = public_key(keys.credentials(node).seed)
-            there = (await one.known()).nodes.get(node)
+            there = (await administration.known()).nodes.get(node)
             if there is None or there.public_key != key:
-                await one.enroll(NodeEnrolled(node=node, public_key=key))
+                await administration.enroll(NodeEnrolled(node=node, public_key=key))
         for user in users:
-            listed = (await one.known()).users.get(user.name)
+            listed = (await administration.known()).users.get(user.name)
             if listed is None or (listed.role, listed.public_key) != (user.role, user.public_key):
-                await one.add_user(user)
-        known = await one.known()
+                await administration.add_user(user)
+        known = await administration.known()
         # A server that reloads its accounts is unavailable for a moment, so it only reloads when needed.
-        if not await asyncio.to_thread(keys.says, admin.cluster, known, clock()) and await one.apply():
+        if not await asyncio.to_thread(keys.matches, admin.cluster, known, clock()) and await administration.apply():
             for node in nodes:
                 await admitted(replace(keys.credentials(node), url=url))
             await until_answered(connection.log.end, "waiting for the server's new accounts")

@@ -23,11 +23,11 @@ class Running(msgspec.Struct, frozen=True):
     cluster: str
     pid: int
     data: str = ""
-    """Its data folder; "" from earlier releases."""
+    """Data folder of the cluster; "" from earlier releases."""
     credentials: str = ""
     """Path of the credentials of the user who started it; "" for an open cluster."""
     dashboard: str = ""
-    """Where the dashboard and the API are; "" without them."""
+    """Address of the dashboard and the API; "" without them."""
 
 
 def home() -> Path:

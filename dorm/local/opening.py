@@ -31,5 +31,5 @@ async def open_running(*, user: str | None = None, timeout: float = 5.0) -> Clie
     running = await asyncio.to_thread(read_running)
     if running is None:
         raise NotRunning("no cluster runs on this machine; start one with `dorm up`, or name one by its URL")
-    mine = await asyncio.to_thread(read_credentials, Path(running.credentials)) if running.credentials else None
-    return await open_client(running.url, running.cluster, user=user, timeout=timeout, credentials=mine)
+    credentials = await asyncio.to_thread(read_credentials, Path(running.credentials)) if running.credentials else None
+    return await open_client(running.url, running.cluster, user=user, timeout=timeout, credentials=credentials)

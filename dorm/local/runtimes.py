@@ -39,14 +39,14 @@ class Choice(NamedTuple):
     make: Callable[[NodeConfig, str, Path, Path], Runtime]
     """(config, cluster, root of the node, root of checkpoints) to a runtime that is not open yet."""
     detect: Callable[[], Detected]
-    """What its containers may use of this machine.  Blocks, briefly."""
+    """Function that returns what the runtime's containers may use of this machine.  Blocks, briefly."""
 
 
 class RuntimeOptions(NamedTuple):
     """What the command or the settings of a node say about its runtime."""
 
     why: str
-    """Why a runtime without an engine is chosen."""
+    """Reason for a runtime without an engine."""
     engine_url: str | None = None
     trust_apps: bool = False
     tenant: str = ""
@@ -128,4 +128,4 @@ async def _process(options: RuntimeOptions) -> Choice | None:
 
 
 _CHOOSERS: dict[str, Callable[[RuntimeOptions], Awaitable[Choice | None]]] = {"docker": _docker, "process": _process}
-"""By the name in `events.runtimes.RUNTIMES`."""
+"""Choosers by the runtime's name in `events.runtimes.RUNTIMES`."""

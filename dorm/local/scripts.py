@@ -32,11 +32,11 @@ _WITHOUT_VALUE = {"-u", "-B", "-O", "-OO", "-s", "-E", "-I", "-e", "-x", "-eu", 
 """Options of interpreters without a value; after any other option, no word counts as the script."""
 
 
-def script_of(words: Sequence[str]) -> str:
+def script_of(command: Sequence[str]) -> str:
     """Return the script that a command names by a relative path, "" if there is none."""
-    found = next((word for word in words if word not in _WITHOUT_VALUE and not _is_interpreter(word)), "")
-    first = words[0] if words else ""
-    named = found if _is_interpreter(first) else first if first.startswith(("./", "../")) else ""
+    first_argument = next((word for word in command if word not in _WITHOUT_VALUE and not _is_interpreter(word)), "")
+    first = command[0] if command else ""
+    named = first_argument if _is_interpreter(first) else first if first.startswith(("./", "../")) else ""
     return named if named.endswith(_ENDINGS) and not named.startswith(("/", "-")) else ""
 
 
@@ -44,18 +44,18 @@ def _is_interpreter(word: str) -> bool:
     return _INTERPRETER.fullmatch(word.rpartition("/")[2]) is not None
 
 
-def check_script(words: Sequence[str], folder: Path) -> None:
+def check_script(command: Sequence[str], folder: Path) -> None:
     """Refuse a command whose script is not in the folder in which it will run.  Raises CommandRefused."""
-    script = script_of(words)
+    script = script_of(command)
     if not script or (folder / script).exists():
         return
-    beside = (folder / script).parent
-    names = [path.name for path in beside.iterdir() if path.name.endswith(_ENDINGS)] if beside.is_dir() else []
+    parent = (folder / script).parent
+    names = [path.name for path in parent.iterdir() if path.name.endswith(_ENDINGS)] if parent.is_dir() else []
     close = difflib.get_close_matches(Path(script).name, sorted(names), n=1)
     meant = f"; did you mean {Path(script).with_name(close[0])}?" if close else ""
     if its := _beside(script, folder):
         meant = (
-            f", in which it would run; start it in its folder: `env -C {shlex.quote(its)} {shlex.join(words)[:200]}`"
+            f", in which it would run; start it in its folder: `env -C {shlex.quote(its)} {shlex.join(command)[:200]}`"
         )
     where = f"there is no {script} in {folder.resolve()}"
     raise CommandRefused(f"{where}{meant or ', in which it would run'}", code="run.script.not_found")
@@ -68,9 +68,9 @@ def _beside(script: str, folder: Path) -> str:
     return str(here.relative_to(root)) if inside else ""
 
 
-def unshipped(words: Sequence[str], folder: Path) -> str:
+def unshipped(command: Sequence[str], folder: Path) -> str:
     """Return the script of a spec that is next to its file but is not sent to the nodes; "" if there is none."""
-    script = script_of(words)
+    script = script_of(command)
     return script if script and (folder / script).is_file() else ""
 
 
@@ -97,13 +97,13 @@ _OWN_FOLDER = re.compile(
     r"""\$\(\s*dirname\s+(?:--\s+)?"?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})"?\s*\)"""
     r"""|`dirname\s+"?\$0"?`|\$\{0%/\*\}|\$\{BASH_SOURCE(?:\[0\])?%/\*\}"""
 )
-"""How shell scripts name the folder that they are in."""
+"""Expression by which shell scripts name the folder that they are in."""
 _USED = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _ASKED = re.compile(
     r"""\$\(\s*(?:cd\s+(?:--\s+)?"?([^"$`()]*)"?\s*(?:&?>\s*/dev/null\s*)?(?:2>&1\s*)?(?:&&|;)\s*pwd(?:\s+-P)?"""
     r"""|(?:realpath|readlink\s+-f)\s+(?:--\s+)?"?([^"$`()]*)"?)\s*\)"""
 )
-"""How they make its path absolute."""
+"""Expression by which they make its path absolute."""
 _HERE = "/\x01/"
 """Stands for the folder that is shipped in the words of a shell script."""
 _SET = re.compile(
@@ -154,7 +154,7 @@ class Named(NamedTuple):
     """A path that a command or a script names, which is there, or which nothing needs to be."""
 
     path: str
-    """As it is written."""
+    """Path as it is written."""
     target: str
     """The same relative to the folder in which the command runs; an absolute path as it is."""
     there: bool
@@ -166,8 +166,8 @@ class Named(NamedTuple):
     written: bool
     """Whether results seem to go there."""
     pattern: str = ""
-    """What the program opens, with `*` for what it only computes when it runs: `data/*/*.bin`.  The path is one of those that
-    match."""
+    """Pattern of the paths that the program opens, with `*` for what it only computes when it runs: `data/*/*.bin`.  The path
+    is one of those that match."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,9 +180,9 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     absent: dict[str, str] = {}
     """Scripts that are started and are not there, with the places that start them."""
     faults: dict[str, str] = {}
-    """Why a file cannot be run, by its path."""
+    """Reasons why a file cannot be run, by its path."""
     unparsed: dict[str, str] = {}
-    """Why this program's own Python cannot parse a source; another version may."""
+    """Reasons why this program's own Python cannot parse a source; another version may."""
     pythons: dict[str, str] = {}
     """The words that start Python, as they are typed, with their places."""
     launchers: dict[str, str] = {}
@@ -208,11 +208,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         return any(re.search(rf"\b{re.escape(name)}\b", self.text) for name in names)
 
 
-def read_program(words: Sequence[str], folder: Path) -> Reading:
+def read_program(command: Sequence[str], folder: Path) -> Reading:
     """Read the program of a command that is to run in this folder, with everything in the folder that it starts or imports.
     Runs nothing, and never reads outside of the folder.  Blocks."""
     reader = _Reader(folder.resolve())
-    reader.command(list(words), "the command", folder.resolve(), typed=True)
+    reader.command(list(command), "the command", folder.resolve(), typed=True)
     reader.modules()
     return reader.reading()
 
@@ -234,7 +234,7 @@ class _Reader:
         self._imports: dict[str, str] = {}
         self._local: dict[str, str] = {}
         self._paths: dict[Named, None] = {}
-        self._words: list[str] = []
+        self._typed_parts: list[str] = []
         self._options: set[str] = set()
         """Options of the command: what a script says of their defaults does not hold."""
         self._depth = 0
@@ -262,65 +262,65 @@ class _Reader:
             imports=self._imports,
             local=self._local,
             paths=tuple(self._paths),
-            text="\n".join([*self._words, *self._read.values()]),
+            text="\n".join([*self._typed_parts, *self._read.values()]),
         )
 
     # --- commands -------------------------------------------------------------------------------------------------------
 
-    def command(self, words: list[str], where: str, at: Path, *, typed: bool = False, certain: bool = True) -> None:
+    def command(self, parts: list[str], where: str, at: Path, *, typed: bool = False, certain: bool = True) -> None:
         """Read one simple command, which runs in the folder `at`; not `certain`: unless a condition says otherwise."""
-        words = _without_prefix(words)
-        if not words or self._depth > _DEEPEST:
+        parts = _without_prefix(parts)
+        if not parts or self._depth > _DEEPEST:
             return
-        if words[:2] == ["env", "-C"] and len(words) > 3:
-            at, words = at / words[2], _without_prefix(words[3:])
+        if parts[:2] == ["env", "-C"] and len(parts) > 3:
+            at, parts = at / parts[2], _without_prefix(parts[3:])
         if typed:
-            self._words += words
-        self._options |= {word.partition("=")[0] for word in words if word.startswith("--")}
-        program = words[0].rpartition("/")[2]
-        if program in ("source", ".") and len(words) > 1:
-            self._note_path(words[1], where, at, used=certain)
+            self._typed_parts += parts
+        self._options |= {word.partition("=")[0] for word in parts if word.startswith("--")}
+        program = parts[0].rpartition("/")[2]
+        if program in ("source", ".") and len(parts) > 1:
+            self._note_path(parts[1], where, at, used=certain)
             return
-        for before, word in pairwise(words):
+        for before, word in pairwise(parts):
             value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
             option = word if value != word else before if before.startswith("-") else ""
             redirected = program == "tee" or before in (">", ">>", ">|", "&>", "&>>")
             written = redirected or program in _MAKES_FILES or bool(_FOR_RESULTS.search(option))
             if value and not value.startswith("-") and " " not in value:
-                needs = redirected or typed or (_starts(words[0]) and not written)
+                needs = redirected or typed or (_starts(parts[0]) and not written)
                 self._note_path(value, where, at, used=certain and needs, written=written)
         if program in _TOOLS:
             self._tools.setdefault(program, where)
         if program in _AROUND:
-            inner = next((index for index, word in enumerate(words) if index and _starts(word)), len(words))
-            self.command(words[inner:], where, at, certain=certain)
+            inner = next((index for index, word in enumerate(parts) if index and _starts(word)), len(parts))
+            self.command(parts[inner:], where, at, certain=certain)
             return
         self._depth += 1
         absent = dict(self._absent)
         try:
-            self._start(program, words, where, at)
+            self._start(program, parts, where, at)
         finally:
             self._depth -= 1
             self._absent = self._absent if certain else absent
 
-    def _start(self, program: str, words: list[str], where: str, at: Path) -> None:
+    def _start(self, program: str, command: list[str], where: str, at: Path) -> None:
         if program in _LAUNCHERS:
             self._launchers.setdefault(program, where)
-            module = next((name for option, name in pairwise(words) if option in ("-m", "--module")), "")
-            script = next((word for word in words[1:] if word.endswith(".py")), "")
+            module = next((name for option, name in pairwise(command) if option in ("-m", "--module")), "")
+            script = next((word for word in command[1:] if word.endswith(".py")), "")
             if module:
                 self._module(module, where, at)
             else:
                 self._script(script, where, at)
         elif program in _MAKES:
-            self._make(words[1:], where, at)
+            self._make(command[1:], where, at)
         elif _PYTHON.fullmatch(program):
-            self._pythons.setdefault(words[0], where)
-            self._python(words[1:], where, at)
+            self._pythons.setdefault(command[0], where)
+            self._python(command[1:], where, at)
         elif _SHELL.fullmatch(program):
-            self._shell(words[1:], where, at)
-        elif words[0].startswith(("./", "../")) or words[0].endswith(_ENDINGS):
-            self._script(words[0], where, at, itself=True)
+            self._shell(command[1:], where, at)
+        elif command[0].startswith(("./", "../")) or command[0].endswith(_ENDINGS):
+            self._script(command[0], where, at, itself=True)
 
     def _python(self, rest: list[str], where: str, at: Path) -> None:
         for index, word in enumerate(rest):
@@ -348,16 +348,16 @@ class _Reader:
         values: dict[str, str] = {}
         for number, line in _logical_lines(text):
             place = f"{self._name(path)}, line {number}"
-            if found := _MAKE_SETS.fullmatch(line):
-                values[found[1]] = found[2].strip()
+            if assignment := _MAKE_SETS.fullmatch(line):
+                values[assignment[1]] = assignment[2].strip()
             elif line.startswith("\t"):
                 recipe = _AUTOMATIC.sub('"$X"', _made(line.strip().lstrip("@-+ "), values)).replace("$$", "$")
                 here: Path | None = at
-                for words, _ in _simple_commands(recipe):
-                    if words[0] == "cd":
-                        here = at / words[1] if len(words) > 1 and not _expands(words[1]) else None
-                    elif here is not None and words[0] not in ("(", ")", *_OPENS, *_CLOSES):
-                        self.command(words, place, here, certain=False)
+                for command, _ in _simple_commands(recipe):
+                    if command[0] == "cd":
+                        here = at / command[1] if len(command) > 1 and not _expands(command[1]) else None
+                    elif here is not None and command[0] not in ("(", ")", *_OPENS, *_CLOSES):
+                        self.command(command, place, here, certain=False)
             elif ":" in line and not line.startswith(("#", " ")):
                 targets, _, needs = _made(line.partition(";")[0], values).partition(":")
                 for word in targets.split():
@@ -369,11 +369,13 @@ class _Reader:
         if _MODULE.fullmatch(name) is None:
             return
         path = at.joinpath(*name.split("."))
-        found = next((one for one in (path.with_suffix(".py"), path / "__main__.py") if _is_file(one)), None)
-        if found is not None:
-            if not self._inside(found):
-                self._note_path(os.path.relpath(found, at), where, at, used=True)
-            self._file(found, at, [at])
+        program = next(
+            (candidate for candidate in (path.with_suffix(".py"), path / "__main__.py") if _is_file(candidate)), None
+        )
+        if program is not None:
+            if not self._inside(program):
+                self._note_path(os.path.relpath(program, at), where, at, used=True)
+            self._file(program, at, [at])
         else:
             if name.startswith("torch.distributed."):
                 self._launchers.setdefault(name, where)
@@ -382,7 +384,7 @@ class _Reader:
     def _shell(self, rest: list[str], where: str, at: Path) -> None:
         for index, word in enumerate(rest):
             if word.startswith("-") and not word.startswith("--") and word.endswith("c") and index + 1 < len(rest):
-                self._words.append(rest[index + 1])
+                self._typed_parts.append(rest[index + 1])
                 self._shell_text(rest[index + 1], where, at, lines=False)
                 return
             if not word.startswith("-"):
@@ -446,7 +448,7 @@ class _Reader:
         if itself and shebang and _PYTHON.fullmatch(program):
             self._pythons.setdefault(program if shebang[0].endswith("/env") else shebang[0], f"{name}, line 1")
         if is_shell:
-            self._directives += [option for found in _DIRECTIVES.findall(text) for option in found.split()]
+            self._directives += [option for options in _DIRECTIVES.findall(text) for option in options.split()]
             self._shell_text(text, name, at, lines=True)
         elif path.suffix == ".py" or _PYTHON.fullmatch(program):
             self._source(text, name, at, roots)
@@ -459,30 +461,30 @@ class _Reader:
         for number, raw in _logical_lines(text):
             where = f"{name}, line {number}" if lines else name
             line = _filled_in(_OWN_FOLDER.sub(lambda _: own, raw) if own else raw, values)
-            line = _ASKED.sub(lambda found: (found[1] or found[2] or "").strip(), line) if own else line
+            line = _ASKED.sub(lambda match: (match[1] or match[2] or "").strip(), line) if own else line
             if plain := _SET.fullmatch(line.strip()):
                 values[plain[1]] = plain[2].strip("\"'")
-            for found in _OF_OTHERS.finditer(raw.partition(" #")[0]):
-                if not found[2] and not raw.lstrip().startswith("#") and not re.search(rf"\b{found[1]}=", text):
-                    self._unset.setdefault(found[1], where)
-            for words, may_be_skipped in _simple_commands(line):
-                branches += (words[0] in _OPENS) - (words[0] in _CLOSES)
-                if words[0] in ("(", "$("):
+            for use in _OF_OTHERS.finditer(raw.partition(" #")[0]):
+                if not use[2] and not raw.lstrip().startswith("#") and not re.search(rf"\b{use[1]}=", text):
+                    self._unset.setdefault(use[1], where)
+            for command, may_be_skipped in _simple_commands(line):
+                branches += (command[0] in _OPENS) - (command[0] in _CLOSES)
+                if command[0] in ("(", "$("):
                     around.append(here)
-                elif words[0] == ")":
+                elif command[0] == ")":
                     here = around.pop() if around else here
-                elif words[0] in ("cd", "pushd", "popd"):
-                    to = next((word for word in words[1:] if not word.startswith("-")), "")
+                elif command[0] in ("cd", "pushd", "popd"):
+                    to = next((word for word in command[1:] if not word.startswith("-")), "")
                     start = self._root if to.startswith(_HERE) else here
                     to = to.removeprefix(_HERE)
                     here = start / to if start is not None and to and not _expands(to) else None
                 elif here is not None:
-                    words = [self._from(word, here) for word in words]
-                    self.command(words, where, here, certain=not branches and not may_be_skipped)
+                    command = [self._from(word, here) for word in command]
+                    self.command(command, where, here, certain=not branches and not may_be_skipped)
                 else:
                     self._lost.setdefault(name, where)
-                    if words[0] in _TOOLS:
-                        self._tools.setdefault(words[0], where)
+                    if command[0] in _TOOLS:
+                        self._tools.setdefault(command[0], where)
 
     def _from(self, word: str, here: Path) -> str:
         """Return a word that names a path in the shipped folder, as it is from `here`."""
@@ -508,11 +510,11 @@ class _Reader:
             elif isinstance(node, ast.ImportFrom) and roots is not None:
                 base = (self._root / name).parents[node.level - 1] if node.level <= len(Path(name).parts) else None
                 if base is not None:
-                    for one in [node.module] if node.module else [alias.name for alias in node.names]:
-                        self._follow(base.joinpath(*one.split(".")), where, at, looked)
-        for found in _constants(tree, self._options):
-            where = f"{name}, line {found.line}"
-            self._note_path(found.text, where, at, used=found.use == "read", written=found.use == "written")
+                    for imported in [node.module] if node.module else [alias.name for alias in node.names]:
+                        self._follow(base.joinpath(*imported.split(".")), where, at, looked)
+        for constant in _constants(tree, self._options):
+            where = f"{name}, line {constant.line}"
+            self._note_path(constant.text, where, at, used=constant.use == "read", written=constant.use == "written")
         for pattern, number in _computed(tree):
             for path in _matching(pattern, at):
                 self._note_path(path, f"{name}, line {number}", at, used=True, pattern=pattern)
@@ -533,10 +535,10 @@ class _Reader:
 
     def _follow(self, path: Path, where: str, at: Path, roots: list[Path]) -> bool:
         """Read a module or a package of the folder; return whether it is there."""
-        for one in (path.with_name(path.name + ".py"), path / "__init__.py"):
-            if _is_file(one):
-                self._local.setdefault(self._name(one), where)
-                self._due.append((one, at, roots))
+        for file in (path.with_name(path.name + ".py"), path / "__init__.py"):
+            if _is_file(file):
+                self._local.setdefault(self._name(file), where)
+                self._due.append((file, at, roots))
                 return True
         return path.is_dir() and any(path.glob("*.py"))
 
@@ -553,12 +555,12 @@ class _Reader:
             self._paths.setdefault(Named(path, target, there, where, used, written, pattern))
 
 
-def _without_prefix(words: list[str]) -> list[str]:
-    while words and (words[0] in _BEFORE or _ASSIGNED.match(words[0])):
-        words = words[1:]
-    if words[:1] == ["env"] and words[1:2] != ["-C"]:
-        return _without_prefix(words[1:])
-    return words
+def _without_prefix(command: list[str]) -> list[str]:
+    while command and (command[0] in _BEFORE or _ASSIGNED.match(command[0])):
+        command = command[1:]
+    if command[:1] == ["env"] and command[1:2] != ["-C"]:
+        return _without_prefix(command[1:])
+    return command
 
 
 def _is_file(path: Path) -> bool:
@@ -606,13 +608,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 def _made(line: str, values: dict[str, str]) -> str:
     """Return a makefile's line with the values that the makefile gives its variables."""
     for _ in range(4):
-        line = re.sub(r"\$[({]([\w.-]+)[)}]", lambda found: values.get(found[1], found[0]), line)[:_LONGEST_LINE]
+        line = re.sub(r"\$[({]([\w.-]+)[)}]", lambda match: values.get(match[1], match[0]), line)[:_LONGEST_LINE]
     return line
 
 
 def _filled_in(line: str, values: dict[str, str]) -> str:
     """Return a line with the variables whose values an earlier line of the script gives in plain text."""
-    line = _USED.sub(lambda found: values.get(found[1] or found[2], found[0]), line)
+    line = _USED.sub(lambda match: values.get(match[1] or match[2], match[0]), line)
     return line[:_LONGEST_LINE]
 
 
@@ -622,24 +624,24 @@ def _simple_commands(line: str) -> Iterator[tuple[list[str], bool]]:
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
-        words = list(lexer)
+        lexed = list(lexer)
     except ValueError:
         return  # A quoted text of several lines.
-    found, skipped = list[str](), False
-    for word in [*words, ";"]:
+    command, skipped = list[str](), False
+    for word in [*lexed, ";"]:
         parts = re.findall(r"&&|\|\||[();&|]", word) if word and not word.strip("();&|") else [word]
         for part in parts:
-            if part not in _BETWEEN and (found or part not in (*_OPENS, *_CLOSES)):
-                found.append(part)
+            if part not in _BETWEEN and (command or part not in (*_OPENS, *_CLOSES)):
+                command.append(part)
                 continue
-            if found:
-                yield found, skipped
+            if command:
+                yield command, skipped
                 skipped = (
-                    part == "||" or (part == "&&" and (skipped or found[0] in _TESTS)) or (skipped and part == "|")
+                    part == "||" or (part == "&&" and (skipped or command[0] in _TESTS)) or (skipped and part == "|")
                 )
             else:
                 skipped = skipped and part not in (";", "&")
-            found = []
+            command = []
             if part in ("(", ")", *_OPENS, *_CLOSES):
                 yield [part], False
 
@@ -661,7 +663,7 @@ def _constants(tree: ast.AST, options: Collection[str]) -> Iterator[_Constant]:
                 names = {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
                 if names & set(options):  # without `func`: a chain of calls would be walked again for each of its links
                     given = [*node.args, *node.keywords]
-                    skipped |= {id(one) for part in given for one in ast.walk(part)}
+                    skipped |= {id(inner) for part in given for inner in ast.walk(part)}
                 results = any(_FOR_RESULTS.search(name) for name in names)
                 for word in node.keywords:
                     if word.arg == "default":
@@ -744,7 +746,7 @@ def _pattern(value: ast.expr, values: dict[str, ast.expr], depth: int) -> str:
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return f"{_pattern(left, values, depth + 1)}/{_pattern(right, values, depth + 1)}"
         case ast.Call(func=ast.Attribute(attr="join"), args=[_, _, *_] as given):
-            return "/".join(_pattern(one, values, depth + 1) for one in given[:_MOST_PARTS])
+            return "/".join(_pattern(part, values, depth + 1) for part in given[:_MOST_PARTS])
         case ast.Call(func=ast.Name(id="Path") | ast.Attribute(attr="Path" | "abspath"), args=[one]):
             return _pattern(one, values, depth + 1)
         case _:
@@ -755,22 +757,22 @@ def _matching(pattern: str, at: Path) -> list[str]:
     """Return files that a pattern fits, a few of them, without following links out of bounds."""
     if "**" in pattern or pattern.startswith("/") or len(pattern) > _LONGEST_PATH:
         return []
-    found = [""]
+    matches = [""]
     for part in pattern.split("/"):
         if part in ("", "."):
             continue
         if "*" not in part:
-            found = [f"{one}{part}/" for one in found if _is_there(str(at / one / part))]
+            matches = [f"{match}{part}/" for match in matches if _is_there(str(at / match / part))]
             continue
         inside = list[str]()
-        for one in found:
+        for match in matches:
             try:
-                with os.scandir(at / one) as entries:
-                    inside += [f"{one}{entry.name}/" for entry in islice(entries, 1000) if _fits(entry.name, part)]
+                with os.scandir(at / match) as entries:
+                    inside += [f"{match}{entry.name}/" for entry in islice(entries, 1000) if _fits(entry.name, part)]
             except (OSError, ValueError):
                 continue
-        found = sorted(inside)[:_MOST_MATCHES]
-    return [one.removesuffix("/") for one in found if one]
+        matches = sorted(inside)[:_MOST_MATCHES]
+    return [match.removesuffix("/") for match in matches if match]
 
 
 def _fits(name: str, part: str) -> bool:
@@ -779,7 +781,7 @@ def _fits(name: str, part: str) -> bool:
 
 def _opens_to_write(call: ast.Call) -> bool:
     given = [*call.args, *(word.value for word in call.keywords if word.arg == "mode")]
-    return any(isinstance(one, ast.Constant) and one.value in _WRITE_MODES for one in given)
+    return any(isinstance(argument, ast.Constant) and argument.value in _WRITE_MODES for argument in given)
 
 
 _TO = ("dir", "directory", "file", "filename", "fname", "log_dir", "name", "path")
@@ -829,11 +831,11 @@ def ask_python(program: str, reading: Reading, folder: Path) -> Python | None:
     """Return what this Python lacks for a program that was read, None if it cannot be asked.  It looks for modules as a
     container of plain processes does: without the packages of the user's home.  Nothing of the program is run.  Blocks."""
     files = {name: str(folder / name) for name in reading.scripts if name.endswith(".py")}
-    asked = json.dumps({"modules": sorted(reading.imports), "files": files})
+    question = json.dumps({"modules": sorted(reading.imports), "files": files})
     try:
         done = subprocess.run(
             [program, "-c", _PROBE],
-            input=asked,
+            input=question,
             env={"PATH": os.defpath, "HOME": "/nonexistent", "LANG": "C.UTF-8"},
             cwd="/",
             capture_output=True,
@@ -848,7 +850,7 @@ def ask_python(program: str, reading: Reading, folder: Path) -> Python | None:
 
 def shell_faults(reading: Reading, folder: Path) -> dict[str, str]:
     """Return which shell scripts of a program bash cannot parse, and why.  Blocks."""
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for name in reading.started:
         if name.endswith(".sh"):
             try:
@@ -863,6 +865,6 @@ def shell_faults(reading: Reading, folder: Path) -> dict[str, str]:
             except (OSError, subprocess.TimeoutExpired):
                 continue
             if done.returncode:
-                said = (done.stderr.splitlines() or ["it cannot be parsed"])[0]
-                found[name] = said.removeprefix(f"./{name}: ")
-    return found
+                fault = (done.stderr.splitlines() or ["it cannot be parsed"])[0]
+                faults[name] = fault.removeprefix(f"./{name}: ")
+    return faults

@@ -82,10 +82,10 @@ def requirements_of(path: Any, folder: Path) -> list[str]:
 
 def _lines(text: str, folder: Path, depth: int) -> list[str]:
     """Return the logical lines, without comments, and with those of files that are included."""
-    found: list[str] = []
+    requirements: list[str] = []
     for line in re.sub(r"\\\r?\n\s*", " ", text).splitlines():
-        words = _COMMENT.sub("", line).strip()
-        included = _INCLUDED.match(words)
+        requirement = _COMMENT.sub("", line).strip()
+        included = _INCLUDED.match(requirement)
         if included is not None:
             if depth >= _DEEPEST:
                 raise SpecError(
@@ -93,10 +93,10 @@ def _lines(text: str, folder: Path, depth: int) -> list[str]:
                     code="spec.requirements_file.too_deep",
                 )
             inner = read_beside(folder, included[1], LARGEST, "requirements_file")
-            found += _lines(inner, (folder / included[1]).parent, depth + 1)
-        elif words:
-            found.append(words)
-    return found
+            requirements += _lines(inner, (folder / included[1]).parent, depth + 1)
+        elif requirement:
+            requirements.append(requirement)
+    return requirements
 
 
 def _exported(lock: Path) -> str:
@@ -108,17 +108,17 @@ def _exported(lock: Path) -> str:
             "`uv export --no-emit-project -o requirements.txt` elsewhere",
             code="spec.requirements_file.no_uv",
         )
-    words = [uv, "export", "--frozen", "--no-emit-project", "--no-dev", "--no-header", "--format", "requirements-txt"]
+    command = [uv, "export", "--frozen", "--no-emit-project", "--no-dev", "--no-header", "--format", "requirements-txt"]
     try:
         done = subprocess.run(
-            [*words, "--project", str(lock.absolute().parent)],
+            [*command, "--project", str(lock.absolute().parent)],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_UV_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SpecError(f"requirements_file: {lock}: {error}", code="spec.requirements_file.uv_failed") from None
     if done.returncode or not lock.is_file():
-        said = " ".join(done.stderr.split())[-300:] or "there is no such file"
-        raise SpecError(f"requirements_file: {lock}: {said}", code="spec.requirements_file.uv_failed")
+        message = " ".join(done.stderr.split())[-300:] or "there is no such file"
+        raise SpecError(f"requirements_file: {lock}: {message}", code="spec.requirements_file.uv_failed")
     return done.stdout
 
 
@@ -175,7 +175,7 @@ def _paths(given: Any) -> list[str]:
 
 
 def _variables(paths: list[str], folder: Path, own: set[str], note: Callable[[str], None]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     left = LARGEST_ENV_FILE
     for path in paths:
         text = read_beside(folder, path, left, "env_file")
@@ -188,12 +188,12 @@ def _variables(paths: list[str], folder: Path, own: set[str], note: Callable[[st
                     f"nodes and name it in `secrets`, such as `secrets: {{{name}_FILE: {name.lower()}}}`"
                 )
             else:
-                found[name] = value
-    return found
+                variables[name] = value
+    return variables
 
 
 def _parsed(path: str, text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for binding in parse_stream(io.StringIO(text)):
         line = binding.original.line
         if binding.error:
@@ -204,8 +204,8 @@ def _parsed(path: str, text: str) -> dict[str, str]:
                     f"env_file: {path}: line {line}: {binding.key[:60]} has no value; write {binding.key[:60]}=",
                     code="spec.env_file.no_value",
                 )
-            found[binding.key] = binding.value
-    return found
+            variables[binding.key] = binding.value
+    return variables
 
 
 # --- typed fields -----------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ SPEC = Shape(
         "sweep": Shape(values=_VALUES, items=Shape(values=SETTING)),
     }
 )
-"""What belongs at each place of a spec or a sweep in a file."""
+"""Fields that belong at each place of a spec or a sweep in a file."""
 
 
 class _Foreign(NamedTuple):
@@ -424,9 +424,11 @@ def _spec_in(text: str, name: str = "", *, toml: bool = False) -> Document:
 
 def _refuse_foreign(keys: set[str], name: str) -> None:
     """Refuse a document of another system, by its keys and the name of its file.  Raises SpecError."""
-    for one in _FOREIGN:
-        if any(wanted <= keys for wanted in one.keys) or name.endswith((f".{one.page}.yml", f".{one.page}.yaml")):
-            raise _foreign(one.what, one.page)
+    for format in _FOREIGN:
+        if any(wanted <= keys for wanted in format.keys) or name.endswith(
+            (f".{format.page}.yml", f".{format.page}.yaml")
+        ):
+            raise _foreign(format.what, format.page)
 
 
 def _foreign(what: str, page: str) -> SpecError:

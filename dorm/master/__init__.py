@@ -6,7 +6,7 @@
     failure_detector   which nodes are silent, when silence is meaningful
     log_time           the time that decisions use
     sealing            the master's key, when a seal is due, and whether the log is still the one that was read before
-    parts              what each node's agent follows, stored beside the log
+    parts              what each node's agent follows, stored next to the log
 
 Start with `master`.
 """

@@ -34,7 +34,7 @@ class Run:
     """One computation; called in a thread."""
 
     def __init__(self, policy: str, params: dict[str, Any]) -> None:
-        self.asked = (policy, params)
+        self.request = (policy, params)
         self.began = self.ended = False
         self.late = False
         """It was given up."""
@@ -78,7 +78,7 @@ class Computing:
         run = Run(state.settings.policy, dict(state.settings.params))
         self._runs = [each for each in self._runs if each.began and not each.ended]
         late = [each for each in self._runs if each.late]
-        if any(each.asked == run.asked for each in late):
+        if any(each.request == run.request for each in late):
             return _failed(state, now, "it still computes an earlier answer")
         if len(late) >= MOST_LATE:
             return _failed(state, now, "policies that took too long still compute; restart the master to end them")

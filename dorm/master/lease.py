@@ -82,7 +82,7 @@ class Lease:
     ) -> None:
         """`seen` returns the sequence up to which this master has read the log, and the hash chain there."""
         self.settled = asyncio.Event()
-        """Set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
+        """Event that is set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
         self._leadership = leadership
         self._name = name
         self._ttl_s = ttl_s
@@ -90,11 +90,13 @@ class Lease:
         """The lease while this master has it, otherwise None."""
         self._good_until = 0.0
         self._seen = seen
-        self._vouched = False
+        self._publishes_sightings = False
         self.troubled = False
         """Whether the loop's last renewal failed."""
+        self.lapses = 0
+        """Number of renewals after the lease had lapsed."""
         self._stepped_at = 0.0
-        """When the loop last took a step while it kept the lease."""
+        """Time at which the loop last took a step while it kept the lease."""
 
     @property
     def held(self) -> bool:
@@ -116,13 +118,13 @@ class Lease:
             raise LogUnavailable("looking up the lease of the masters: no answer in time") from None
         return (held.seq, held.chain) if held is not None else (0, "")
 
-    def vouch(self) -> None:
+    def publish_sightings(self) -> None:
         """From now on, publish in the lease how far this master has read the log, which it has compared with the last
         leader's."""
-        self._vouched = True
+        self._publishes_sightings = True
 
     def _with_sighting(self, held: Held) -> Held:
-        if not self._vouched:
+        if not self._publishes_sightings:
             return held
         seq, chain = self._seen()
         return msgspec.structs.replace(held, seq=seq, chain=chain)
@@ -131,21 +133,21 @@ class Lease:
 
     async def win(self) -> None:
         """Wait until this master has the lease."""
-        self._vouched = False
+        self._publishes_sightings = False
         seen: Held | None = None
         since: float | None = None
-        """When `seen` was first seen, None if the last look failed."""
+        """Time at which `seen` was first seen; None if the last look failed."""
         while self._held is None:
             sent_at = _now()
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    found = await self._leadership.look()
-                    if since is None or found != seen:
-                        self._tell(seen, found)
-                        seen, since = found, _now()
-                    if self._may_take(found, since):
+                    held = await self._leadership.look()
+                    if since is None or held != seen:
+                        self._log_holder(seen, held)
+                        seen, since = held, _now()
+                    if self._may_take(held, since):
                         sent_at = _now()
-                        self._held = await self._leadership.take(self._name, self._ttl_s, found)
+                        self._held = await self._leadership.take(self._name, self._ttl_s, held)
             except (LogError, TimeoutError) as error:
                 _log.debug("the lease can't be looked at", reason=str(error) or "no answer in time")
                 since = None
@@ -153,9 +155,9 @@ class Lease:
                 await asyncio.sleep(self._pause_s(seen, since))
         self._good_until, self.troubled, self._stepped_at = sent_at + self._ttl_s, False, _now()
 
-    def _may_take(self, found: Held | None, since: float) -> bool:
+    def _may_take(self, held: Held | None, since: float) -> bool:
         """Return whether the lease is free, held by this master (from a write with an unknown outcome), or expired."""
-        return found is None or found.holder in ("", self._name) or _now() - since >= found.ttl_s
+        return held is None or held.holder in ("", self._name) or _now() - since >= held.ttl_s
 
     def _pause_s(self, seen: Held | None, since: float | None) -> float:
         pause = min(self._ttl_s / _LOOKS, _LONGEST_LOOK_S)
@@ -163,11 +165,11 @@ class Lease:
             return pause
         return max(0.01, min(pause, since + seen.ttl_s - _now()))
 
-    def _tell(self, before: Held | None, found: Held | None) -> None:
-        if found is None or found.holder in ("", self._name):
+    def _log_holder(self, before: Held | None, held: Held | None) -> None:
+        if held is None or held.holder in ("", self._name):
             return
-        if before is None or before.holder != found.holder:
-            _log.info("following", leader=found.holder)
+        if before is None or before.holder != held.holder:
+            _log.info("following", leader=held.holder)
         else:
             self.settled.set()
 
@@ -200,6 +202,7 @@ class Lease:
             self.drop()
             raise LeaseLost("another master has taken the lease", code="lease.taken")
         if lapsed:
+            self.lapses += 1
             _log.warning(
                 "the lease had lapsed, and no other master has taken it", waited_s=round(sent_at - self._good_until, 1)
             )
@@ -210,9 +213,9 @@ class Lease:
     async def stand_in(self, leadership: Leadership) -> None:
         """Renew the lease over `leadership` whenever the loop that keeps it is late, without end.
 
-        Runs on the loop of another thread.  It therefore writes nothing but until when the lease is good, which is true of a
-        lease that was renewed, whatever the other thread does meanwhile.  That the lease was taken, the next renewal of the
-        other one finds out."""
+        Runs on the loop of another thread.  It therefore writes nothing but until when the lease is good, and that it had
+        lapsed, which is true of a lease that was renewed, whatever the other thread does meanwhile.  That the lease was
+        taken, the next renewal of the other one finds out."""
         while True:
             await asyncio.sleep(self._pause_of_stand_in_s())
             held, sent_at = self._held, _now()
@@ -225,6 +228,7 @@ class Lease:
                 _log.debug("the lease is not renewed by its stand-in", reason=str(error) or "no answer in time")
                 continue
             if renewed is not None:
+                self.lapses += sent_at >= self._good_until
                 self._good_until = max(self._good_until, sent_at + self._ttl_s)
 
     def _pause_of_stand_in_s(self) -> float:

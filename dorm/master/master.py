@@ -105,11 +105,11 @@ class Refusals:
     def __init__(self) -> None:
         self._in_a_row = 0
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """Note that a round was stored."""
         self._in_a_row = 0
 
-    async def bear(self, event: Round, error: LogRefused) -> bool:
+    async def log_and_wait(self, event: Round, error: LogRefused) -> bool:
         """Log the refusal and wait.  Return True after each `MOST_IN_A_ROW` of them, without a wait."""
         self._in_a_row += 1
         kinds = [type(fact).__name__ for fact in event.events]
@@ -177,11 +177,13 @@ class Master:
         self.state = State()
         self.name = name
         self.elected = asyncio.Event()
-        """Set while this master leads, also while its lease has lapsed (`leads`)."""
+        """Event that is set while this master leads, also while its lease has lapsed (`leads`)."""
         self._lease = Lease(leadership, name, lease_s, self._seen) if leadership is not None else None
+        self._checked_lapses = 0
+        """Lapses of the lease after which the log has been checked."""
         self._apart = apart
         self.settled = self._lease.settled if self._lease is not None else asyncio.Event()
-        """Set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
+        """Event that is set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
         self._log = log
         self._bus = bus
         self._cluster = cluster
@@ -200,7 +202,7 @@ class Master:
         self._last: Record | None = None
         """The record that was folded last; None until the first record after a snapshot is folded."""
         self._last_at = 0.0
-        """When it was folded, by the loop's clock."""
+        """Loop time at which it was folded."""
         self._following = False
         self._integrity = Integrity(cluster, witness, accept=accept_log)
         self._refusals = Refusals()
@@ -235,7 +237,7 @@ class Master:
                 tasks.create_task(self._integrity.remember(self._seen))
                 while True:
                     await self._follow()
-                    await self._reign()
+                    await self._lead_until_deposed()
         finally:
             if self._lease is not None:
                 await self._lease.give_back()
@@ -278,7 +280,7 @@ class Master:
             # Tokens and names of nodes are equal: agents refuse other names.
             node = record.subject.split(".")[3]
             if node in self.state.nodes and self._is_enrolled(node) and self._is_holders(node, record):
-                self._detector.hear(node, _loop_ns(), record.body)
+                self._detector.note_heard(node, _loop_ns(), record.body)
 
     def _is_enrolled(self, node: str) -> bool:
         """Return whether the cluster knows this node; an open one knows all.  An expelled one is not kept alive."""
@@ -294,7 +296,7 @@ class Master:
     def _now(self) -> int:
         return self._time.now(self.state.time, _loop_ns())
 
-    def _leap_s(self) -> float:
+    def _log_ahead_s(self) -> float:
         return round((self.state.time - self._now()) / SECOND, 1)
 
     def _moment(self) -> Moment:
@@ -312,7 +314,7 @@ class Master:
             self._parts.see(self.state, record, event, folded)
             self._integrity.folded(record.seq, self._sealer.chain)
             if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):
-                self._detector.hear(event.node, _loop_ns())
+                self._detector.note_heard(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
         if not self._following:  # The leading master takes the snapshots.
             self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
@@ -362,14 +364,14 @@ class Master:
         while True:
             await self._fold_next()
 
-    async def _reign(self) -> None:
+    async def _lead_until_deposed(self) -> None:
         """Lead until this master is deposed or loses the lease.  Without a lease, raises Deposed."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._lease is not None:
                     tasks.create_task(self._lease.keep())
                 await self._elect()
-                tasks.create_task(self._feel_pulse())
+                tasks.create_task(self._probe_log())
                 tasks.create_task(self.computing.load(self.state))
                 tasks.create_task(self._parts.run(lambda: self.state))
                 try:
@@ -402,7 +404,7 @@ class Master:
             except LogRefused as error:
                 raise RoundsRefused(str(error)) from None
             if self._lease is not None:
-                self._lease.vouch()
+                self._lease.publish_sightings()
             # A master that was not there before can't know what time it is by the log; its own clock says whether that leapt.
             now = self._now() if self.elected.is_set() or self._time.leapt else max(self._clock(), self.state.time)
             elected = self._leader.elect(now, build=self._build, key=self._sealer.public, policies=self._plugins)
@@ -429,13 +431,16 @@ class Master:
         lost.  Raises Deposed.
 
         The fence alone is not enough: a master that has folded its successor's rounds knows the sequence to write
-        after.  After a lapse, the log is checked as before an election, because its server may have been away."""
-        while self._lease is not None and not self._lease.held:
-            while not self._lease.held:
+        after.  After a lapse, even one that is over before this task takes a step, the log is checked as before an election,
+        because its server may have been away."""
+        lease = self._lease
+        while lease is not None and not (lease.held and lease.lapses == self._checked_lapses):
+            while not lease.held:
                 self._check_epoch()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_PAUSE_S):
                         await self._fold_next()
+            self._checked_lapses = lease.lapses
             await self._fold_until(await self._checked_end())
             self._integrity.check(self._sealer.misfit)
         self._check_epoch()
@@ -453,23 +458,23 @@ class Master:
         while True:
             if self._time.leapt:
                 _log.warning(
-                    "the log's clock is ahead of this master's; no time counts as passed", seconds=self._leap_s()
+                    "the log's clock is ahead of this master's; no time counts as passed", seconds=self._log_ahead_s()
                 )
                 await self._elect()
                 self._parts.all_again(self.state)
             ready = self._leader.step(self._moment())
-            said = ready.publish
+            publish = ready.publish
             if ready.ask:
                 await self._ask(ready.ask)
                 continue
             if ready.compute is not None:
                 decision = await self.computing.allocation(self.state, ready.compute.now)
-                said = self._leader.computed(ready.compute, decision)
-                if said is None:
+                publish = self._leader.computed(ready.compute, decision)
+                if publish is None:
                     continue
-            if said is not None:
-                if not await self._publish(said):
-                    self._leader.overtaken(said, _loop_ns())
+            if publish is not None:
+                if not await self._publish(publish):
+                    self._leader.overtaken(publish, _loop_ns())
                 continue
             await self._seal()
             await self._wait(ready.wake)
@@ -497,8 +502,8 @@ class Master:
                 _log.debug("a silent node can't be asked for", node=node, reason=str(error))
                 self._leader.give_up_look(_loop_ns())
                 return
-            words = record.body if record and self._is_enrolled(node) and self._is_holders(node, record) else None
-            self._detector.stored(node, words, _loop_ns())
+            heartbeat = record.body if record and self._is_enrolled(node) and self._is_holders(node, record) else None
+            self._detector.stored(node, heartbeat, _loop_ns())
 
     async def _seal(self) -> None:
         """Publish a seal if one is due.  If another round comes first, the next turn of the loop retries."""
@@ -519,7 +524,7 @@ class Master:
         except (TimeoutError, LogError, MasterError) as error:
             _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
 
-    async def _feel_pulse(self) -> None:
+    async def _probe_log(self) -> None:
         """Probe the log.  If it answers but can't store (its disk is full, say), the failing lease makes heartbeats
         doubtful."""
         while True:
@@ -527,18 +532,18 @@ class Master:
                 async with asyncio.timeout(_PULSE_TIMEOUT_S):
                     await self._log.end()
                 if self._lease is None or not self._lease.troubled:
-                    self._detector.pulse(_loop_ns())
+                    self._detector.note_answer(_loop_ns())
             await asyncio.sleep(_PULSE_S)
 
     # --- publishing -----------------------------------------------------------------------------------------------------
 
-    async def _publish(self, said: Publish) -> bool:
+    async def _publish(self, publish: Publish) -> bool:
         """Publish a round, and fold up to it.  Return False if another round was stored first.  Raises Deposed,
         RoundsRefused."""
         # The last part makes the id unguessable, so no other publisher can use it first.
-        id = f"{self.name}.{said.round.epoch}.{said.round.basis}.{secrets.token_hex(4)}"
-        event = self._signed(msgspec.structs.replace(said.round, id=id, by=self.name), said.expected_last)
-        seq = await self._append(event, said.expected_last)
+        id = f"{self.name}.{publish.round.epoch}.{publish.round.basis}.{secrets.token_hex(4)}"
+        event = self._signed(msgspec.structs.replace(publish.round, id=id, by=self.name), publish.expected_last)
+        seq = await self._append(event, publish.expected_last)
         if seq is None:
             await self._catch_up()
             return False
@@ -548,11 +553,11 @@ class Master:
 
     def _signed(self, event: Round, previous: int) -> Round:
         """Return the round, signed if the cluster names its masters' keys.  Raises RoundsRefused: agents would not obey."""
-        found = sign_round(self._key, self.state.known, event, previous)
-        if found is None:
+        signed = sign_round(self._key, self.state.known, event, previous)
+        if signed is None:
             text = "the cluster does not know this master's key; start it with a key that an admin has named"
             raise RoundsRefused(text, code="master.key.unknown")
-        return found
+        return signed
 
     async def _append(self, event: Round, expected_last: int) -> int | None:
         """Append a round.  Return its sequence, or None when another round was first or the log refused this one.  Retries
@@ -573,11 +578,11 @@ class Master:
                 last = await self._last_round()
                 return last.seq if last and last.body == body else None
             except LogRefused as error:
-                if await self._refusals.bear(event, error) and self._lease is not None:
+                if await self._refusals.log_and_wait(event, error) and self._lease is not None:
                     raise RoundsRefused(f"the log refuses rounds: {error}") from None
                 return None
             else:
-                self._refusals.over()
+                self._refusals.reset()
                 if not stored.duplicate:
                     self._integrity.stored(stored.seq, event.basis)
                 return stored.seq

@@ -84,9 +84,9 @@ class PartWriter:
             await self._load()
             self._begin(state())
             while True:
-                nodes, asked = self._concerned.taken()
+                nodes, requested = self._concerned.taken()
                 for first in range(0, len(nodes), _AT_ONCE):
-                    await self._store(state(), nodes[first : first + _AT_ONCE], asked)
+                    await self._store(state(), nodes[first : first + _AT_ONCE], requested)
                 if not self._concerned.nodes:
                     self._wake.clear()
                     await self._wake.wait()
@@ -95,16 +95,16 @@ class PartWriter:
 
     async def _load(self) -> None:
         """Read what is stored.  A cluster whose streams an earlier release made has no store yet: agents follow the log."""
-        said = False
+        warned = False
         while True:
             try:
                 stored = await self._parts.all()
                 break
             except LogRefused as error:
                 self._parts.writes(False)
-                if not said:
+                if not warned:
                     _log.warning("nodes get no parts and follow the whole log", reason=str(error))
-                    said = True
+                    warned = True
                 await asyncio.sleep(_REFUSED_S)
             except LogError as error:
                 _log.debug("the parts of nodes can't be read yet", reason=str(error))
@@ -118,12 +118,12 @@ class PartWriter:
         self._concerned.nodes = dict.fromkeys(known_nodes(state))
         self._parts.writes(True)
 
-    async def _store(self, state: State, nodes: list[str], asked: list[str]) -> None:
+    async def _store(self, state: State, nodes: list[str], requested: list[str]) -> None:
         """Store the parts of these nodes that differ from what is stored, or that are asked for."""
         wanted = [
             part
             for part in parts_of(state, self._cluster, nodes)
-            if part.node in asked or content_of(part) != self._stored.get(token(part.node), _NOTHING).content
+            if part.node in requested or content_of(part) != self._stored.get(token(part.node), _NOTHING).content
         ]
         keys = state.known.keys_at(state.seq) if state.known is not None else []
         key = self._key if self._key is not None and self._key.public in keys else None
@@ -131,7 +131,7 @@ class PartWriter:
         again = [part.node for part, stored in zip(wanted, outcomes, strict=True) if not stored]
         if again:  # Derived again when it is tried again.
             self._concerned.nodes |= dict.fromkeys(again)
-            self._concerned.asked |= dict.fromkeys(node for node in again if node in asked)
+            self._concerned.asked |= dict.fromkeys(node for node in again if node in requested)
             await asyncio.sleep(_PAUSE_S)
 
     async def _put(self, part: NodePart, key: SealKey | None) -> bool:
@@ -157,16 +157,16 @@ class PartWriter:
         lost, or another master derived it from a later record."""
         node = token(part.node)
         try:
-            found = await self._parts.last(part.node)
+            stored = await self._parts.last(part.node)
         except LogError as error:
             _log.debug("a part can't be read", node=part.node, reason=str(error))
             return False
-        if found is None:
+        if stored is None:
             self._stored.pop(node, None)
             return False
-        same = found.body == body
-        self._stored[node] = _Known(found.revision, content_of(part) if same else "")
-        return same or _seq_of(found.body) >= part.seq
+        same = stored.body == body
+        self._stored[node] = _Known(stored.revision, content_of(part) if same else "")
+        return same or _seq_of(stored.body) >= part.seq
 
 
 def _seq_of(body: bytes) -> int:

@@ -7,7 +7,7 @@
 A seal is due once `MOST_RECORDS` records are unsealed, or `LONGEST_NS` after the first of them, or on request
 (`SealRequested`).  Seals themselves don't count, so an idle log does not grow.
 
-Masters do not lead on a log that was truncated or changed unobserved.  What tells them:
+Masters do not lead on a log that was truncated or changed unobserved.  They learn of it from:
 
     server     the log's server reports that it lost records, or allows altering them (`EventLog.check`)
     seals      a seal does not fit the records before it
@@ -83,7 +83,7 @@ class Sealer:
         """Records since the last seal that are not seals."""
         self._since = 0
         """Log time of the first of them."""
-        self._asked = False
+        self._is_requested = False
         self._recent = deque([self._chain.value], _REMEMBERED)
         """The chain after each of the most recent records."""
         self.misfit = 0
@@ -114,7 +114,7 @@ class Sealer:
             return
         self._unsealed += 1
         self._since = self._since or record.time
-        self._asked = self._asked or isinstance(event, SealRequested)
+        self._is_requested = self._is_requested or isinstance(event, SealRequested)
 
     def _sealed(self, record: Record, upto: int) -> None:
         """Records between a seal's basis and itself wait for the next seal."""
@@ -122,13 +122,13 @@ class Sealer:
         self._chain.forget(self._after)
         self._unsealed = record.seq - 1 - self._after
         self._since = record.time if self._unsealed else 0
-        self._asked = False
+        self._is_requested = False
 
     def due(self) -> int | None:
         """Return when (UTC ns) the next seal is due, 0 for now, None if there is nothing to seal."""
         if self._key is None or not self._unsealed:
             return None
-        return 0 if self._asked or self._unsealed >= MOST_RECORDS else self._since + LONGEST_NS
+        return 0 if self._is_requested or self._unsealed >= MOST_RECORDS else self._since + LONGEST_NS
 
     def seal(self, epoch: int) -> LogSealed:
         """Return a seal of all records that were taken."""
@@ -185,10 +185,10 @@ def _make(path: Path) -> None:
 def _read(path: Path) -> bytes:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(file, "rb") as reader:
-        found = os.fstat(reader.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(reader.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise KeyFileError(f"key {path} is not a file", code="key.not_a_file")
-        if found.st_mode & 0o077:
+        if status.st_mode & 0o077:
             raise KeyFileError(
                 f"key {path} can be read by others; `chmod 600 {path}`, or move it away for a new one",
                 code="key.too_open",
@@ -227,7 +227,7 @@ class Integrity:
         self._witness = witness
         self._accept = accept
         self._sightings: list[Sighting] = []
-        """Of records that are not yet folded, in order."""
+        """Sightings of records that are not yet folded, in order."""
         self._altered = ""
 
     async def ask(self, log: EventLog) -> None:
@@ -243,10 +243,10 @@ class Integrity:
         """Check the log before anything is folded, given the sequences of its snapshots and what the last leader had read.
         Return the log's end.  Raises LogAltered, LogDamaged, LogUnavailable."""
         await self.ask(log)
-        found = [Sighting(self._cluster, *leader)]
+        sightings = [Sighting(self._cluster, *leader)]
         if self._witness is not None and (own := await asyncio.to_thread(_read_place, self._witness, self._cluster)):
-            found.append(own)
-        self._sightings = sorted((one for one in found if one.seq), key=lambda one: one.seq)
+            sightings.append(own)
+        self._sightings = sorted((each for each in sightings if each.seq), key=lambda each: each.seq)
         end = await self.reach(log, max([*snapshots, *(sighting.seq for sighting in self._sightings)], default=0))
         return max(end, await log.end())
 
@@ -332,13 +332,13 @@ def _read_place(path: Path, cluster: str) -> Sighting | None:
     """Return the witness, None if it holds nothing about this cluster."""
     try:
         with path.open("rb") as file:
-            found = msgspec.json.decode(file.read(_LARGEST), type=Sighting)
+            sighting = msgspec.json.decode(file.read(_LARGEST), type=Sighting)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         _log.warning("what this master has seen of the log can't be read", file=str(path), reason=str(error))
         return None
-    return found if found.cluster == cluster and found.seq > 0 else None
+    return sighting if sighting.cluster == cluster and sighting.seq > 0 else None
 
 
 def _write(path: Path, sighting: Sighting) -> None:

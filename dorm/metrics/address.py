@@ -37,9 +37,9 @@ def parse_address(text: str) -> Address | None:
     """Parse `HOST:PORT`, `[IPv6]:PORT`, or a port alone, which stands for loopback; None for `off`.  Raises MetricsError."""
     if text.strip() == OFF:
         return None
-    found = _ADDRESS.fullmatch(text.strip())
-    if found is None or int(found["port"]) > 65535:
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
         raise MetricsError(
             f"{text[:80]!r} is not an address; write HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}, or off"
         )
-    return Address(found["six"] or found["host"] or "127.0.0.1", int(found["port"]))
+    return Address(match["six"] or match["host"] or "127.0.0.1", int(match["port"]))

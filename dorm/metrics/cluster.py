@@ -27,7 +27,7 @@ from dorm.metrics.families import (
     PHASES_OF,
     REASONS,
 )
-from events.quantities import CPU, SECOND
+from events.quantities import CPU, MEMORY, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -131,8 +131,12 @@ def _nodes(state: State) -> Iterator[Metric]:
             if kind in used:
                 used[kind] += amount * count
     shown = kinds[:MOST_RESOURCES]
-    yield gauge("dorm_capacity", {kind: _base(kind, capacity[kind]) for kind in shown})
-    yield gauge("dorm_used", {kind: _base(kind, used[kind]) for kind in shown})
+    for name, amounts in (("capacity", capacity), ("used", used)):
+        # One unit each: a sum over cores and bytes would mean nothing.
+        yield gauge(f"dorm_{name}_cores", _base(CPU, amounts.get(CPU, 0)))
+        yield gauge(f"dorm_{name}_memory_bytes", amounts.get(MEMORY, 0))
+        yield gauge(f"dorm_{name}_units", {kind: amounts[kind] for kind in shown if kind not in (CPU, MEMORY)})
+        yield gauge(f"dorm_{name}", {kind: _base(kind, amounts[kind]) for kind in shown})
     yield gauge("dorm_utilization", sum(used[kind] / capacity[kind] for kind in kinds if capacity[kind]))
     yield gauge("dorm_utilization_limit", len(kinds))
 

@@ -25,31 +25,31 @@ class Family(NamedTuple):
 
 
 PHASES = ("submitted", "waiting", "retrying", "starting", "running", "adjusting", "stopping", "ending")
-"""Of apps that have not ended: `App.phase`, and before it a submission without an answer."""
+"""Phases of apps that have not ended: `App.phase`, and before it a submission without an answer."""
 ENDS = ("completed", "failed", "cancelled")
 REASONS = (
     "adjusting", "after", "budget", "constraint", "drained", "fairness", "floor", "gain", "held", "hold", "learning",
     "no_checkpoint", "no_nodes", "not_resizable", "not_resized", "overhead", "ports", "price", "put_off", "queue",
     "reserved", "resources", "retry", "settling", "solver", "start_after", "static_count", "unsaid", OTHER,
 )  # fmt: skip
-"""Why apps wait: codes of `Waiting`."""
+"""Reasons why apps wait: codes of `Waiting`."""
 CONDITIONS: tuple[str, ...] = get_args(ShownCondition)
-"""Of nodes.  A node that is up but drained, in maintenance, or has another folder of checkpoints mounted, counts as that;
-one in maintenance may be silent.  One that is suspect takes nothing new, because different apps failed there."""
+"""Conditions of nodes.  A node that is up but drained, in maintenance, or has another folder of checkpoints mounted, counts as
+that; one in maintenance may be silent.  One that is suspect takes nothing new, because different apps failed there."""
 FAILURES = (*(arg or "unknown" for arg in get_args(Failure) if arg != "unknown"), OTHER)
 FAULTS = (*(arg for arg in get_args(OfWhom) if arg), OTHER)
 """Whose fault a failure is; `other` for one that says nothing about that."""
 RETURNS = ("probe", "evidence", "operator")
-"""How suspect nodes return: as `NodeTrusted.how`."""
+"""Ways in which suspect nodes return: as `NodeTrusted.how`."""
 TRIGGERS = get_args(Trigger)
 ADJUSTMENTS = get_args(Adjustment)
-"""How decisions change apps."""
+"""Ways in which decisions change apps."""
 PHASES_OF: dict[str, tuple[str, ...]] = {
     "start": ("wait", "start", "work"),
     "restart": ("prepare", "stop", "wait", "start", "work"),
     "live": ("wait", "warm_up", "barrier", "pause"),
 }
-"""By kind of a completed adjustment: its phases in order."""
+"""Phases of a completed adjustment in order, by its kind."""
 OUTCOMES = ("applied", "ignored", "forbidden", "refused", "void", "unknown", "unreadable")
 ROTATIONS = ("done", "failed")
 MOST_RESOURCES = 16
@@ -62,13 +62,29 @@ CLUSTER = (
     Family("dorm_longest_wait_seconds", "gauge", "How long the longest-waiting app has waited; 0 if none waits."),
     Family("dorm_containers", "gauge", "Containers of apps that have not ended: placed, and running.", ("state",)),
     Family("dorm_nodes", "gauge", "Nodes by condition.", ("condition",)),
+    Family("dorm_capacity_cores", "gauge", "Cores of nodes that can be used or hold containers."),
+    Family("dorm_used_cores", "gauge", "Cores that placed containers take of dorm_capacity_cores."),
+    Family("dorm_capacity_memory_bytes", "gauge", "Memory of nodes that can be used or hold containers."),
+    Family("dorm_used_memory_bytes", "gauge", "Memory that placed containers take of dorm_capacity_memory_bytes."),
+    Family(
+        "dorm_capacity_units",
+        "gauge",
+        "Other resources of nodes that can be used or hold containers, such as GPUs, counted.",
+        ("resource",),
+    ),
+    Family("dorm_used_units", "gauge", "What placed containers take of dorm_capacity_units.", ("resource",)),
     Family(
         "dorm_capacity",
         "gauge",
-        "Resources of nodes that can be used or hold containers: cores, bytes, counts.",
+        "The former name of dorm_capacity_cores, dorm_capacity_memory_bytes and dorm_capacity_units; 0.8 drops it.",
         ("resource",),
     ),
-    Family("dorm_used", "gauge", "Resources that placed containers take of dorm_capacity.", ("resource",)),
+    Family(
+        "dorm_used",
+        "gauge",
+        "The former name of dorm_used_cores, dorm_used_memory_bytes and dorm_used_units; 0.8 drops it.",
+        ("resource",),
+    ),
     Family(
         "dorm_utilization",
         "gauge",
@@ -132,7 +148,7 @@ CLUSTER = (
     Family("dorm_lost_work_seconds_total", "counter", "Time that these steps had taken, if the app's speed is known."),
     Family("dorm_killed_containers_total", "counter", "Containers killed because they outlived their grace time."),
 )
-"""Of the cluster: from its log alone, so the same in any process that reads it."""
+"""Families of the cluster: from its log alone, so the same in any process that reads it."""
 
 LOG = (
     Family("dorm_log_up", "gauge", "1 if the log answered this scrape."),
@@ -190,7 +206,7 @@ WEBHOOK = (
     Family("dorm_webhook_request_seconds", "histogram", "How long endpoints took to answer."),
     Family("dorm_webhook_delivery_seconds", "histogram", "Time from an event on the log until its endpoint had it."),
 )
-"""Of a process that delivers webhooks."""
+"""Families of a process that delivers webhooks."""
 WEBHOOK_STATES = ("active", "disabled")
 WEBHOOK_OUTCOMES = ("delivered", "refused", "failed", "no_answer", "gone")
 PROCESS = (

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from events.nats.settings import Room
 
 VERSION = 1
-"""Of the file: raised when what is counted changes, so that counters of two meanings are never added."""
+"""Version of the file: raised when what is counted changes, so that counters of two meanings are never added."""
 _SAVE_S = 15.0
 _ASK_S = 2.0
 _AGAIN_S = 5.0
@@ -83,10 +83,10 @@ class Follower:
         self._fold = LiveFold(log, begin=self._open, thread=self._thread, few=0, again_s=_AGAIN_S)
         self._fold.on_begin.append(self._count_from)
         self.ready = self._fold.caught_up
-        """Set once everything that the log held at the start is counted."""
+        """Event that is set once everything that the log held at the start is counted."""
 
     async def run(self) -> None:
-        """Follow the log until cancelled, or until the connection is closed for good."""
+        """Follow the log until cancelled, or until the connection is closed permanently."""
         saving = asyncio.create_task(self._save_at_times())
         try:
             with contextlib.suppress(LogClosed):
@@ -138,9 +138,9 @@ class Follower:
     def _count_from(self, state: State) -> None:
         self._tally = self._kept.tally if self._kept is not None else Tally.begin(state)
         self._record, self._last = self._kept.record if self._kept is not None else "", None
-        self._fold.observers.append(self._see)
+        self._fold.observers.append(self._observe)
 
-    def _see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def _observe(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         self._tally.see(state, record, event, folded)
         self._last = record
 

@@ -79,14 +79,15 @@ def _master_metrics(master: Master, timer: SolveTimer) -> Iterator[Metric]:
 
 def _agent_metrics(agents: Sequence[Agent]) -> Iterator[Metric]:
     every = [agent.vitals() for agent in agents]
-    yield gauge("dorm_agent_joined", {(one.node,): one.joined for one in every})
+    yield gauge("dorm_agent_joined", {(each.node,): each.joined for each in every})
     yield gauge(
-        "dorm_agent_containers", {(one.node, state): one.containers[state] for one in every for state in AGENT_STATES}
+        "dorm_agent_containers",
+        {(each.node, state): each.containers[state] for each in every for state in AGENT_STATES},
     )
-    yield gauge("dorm_agent_folded_sequence", {(one.node,): one.seq for one in every})
-    yield gauge("dorm_agent_pending_facts", {(one.node,): one.pending for one in every})
-    yield gauge("dorm_agent_runtime_silence_seconds", {(one.node,): one.silence_s for one in every})
-    yield gauge("dorm_agent_lease_left_seconds", {(one.node,): max(0.0, one.lease_left_s) for one in every})
+    yield gauge("dorm_agent_folded_sequence", {(each.node,): each.seq for each in every})
+    yield gauge("dorm_agent_pending_facts", {(each.node,): each.pending for each in every})
+    yield gauge("dorm_agent_runtime_silence_seconds", {(each.node,): each.silence_s for each in every})
+    yield gauge("dorm_agent_lease_left_seconds", {(each.node,): max(0.0, each.lease_left_s) for each in every})
 
 
 def process_metrics() -> Iterator[Metric]:
@@ -115,7 +116,7 @@ class MetricsServer:
         self._runner: web.AppRunner | None = None
         self._making: asyncio.Task[bytes] | None = None
         self.address = address
-        """Where it listens."""
+        """Address on which it listens."""
 
     async def __aenter__(self) -> MetricsServer:
         """Raises MetricsError if the address is in use or not this machine's."""
@@ -161,10 +162,10 @@ class MetricsServer:
         return response
 
     async def _scrape(self) -> bytes:
-        found: list[Metric] = [*process_metrics()]
+        samples: list[Metric] = [*process_metrics()]
         for metrics in await asyncio.gather(*map(_ask, self._sources)):
-            found += metrics
-        return await asyncio.to_thread(exposition, found)
+            samples += metrics
+        return await asyncio.to_thread(exposition, samples)
 
 
 async def _ask(source: Source) -> list[Metric]:

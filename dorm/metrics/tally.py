@@ -46,7 +46,7 @@ class Histogram(msgspec.Struct):
     bounds: tuple[float, ...]
     """Upper bounds, ascending; the last bucket has none."""
     counts: list[int]
-    """By bucket, one more than there are bounds."""
+    """Counts by bucket, one more than there are bounds."""
     total: float = 0.0
 
     @classmethod
@@ -61,12 +61,12 @@ class Histogram(msgspec.Struct):
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return cumulative counts by upper bound, as Prometheus writes them."""
-        found: list[tuple[str, float]] = []
+        cumulative: list[tuple[str, float]] = []
         below = 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             below += count
-            found.append((bound, below))
-        return found
+            cumulative.append((bound, below))
+        return cumulative
 
 
 class LastDecision(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class Tally(msgspec.Struct):
     rotations: dict[str, int] = msgspec.field(default_factory=_zeros(ROTATIONS))
     adjustments: dict[str, int] = msgspec.field(default_factory=_zeros(PHASES_OF))
     phases: dict[str, Histogram] = msgspec.field(default_factory=_phases)
-    """By kind and phase, as `restart.stop`."""
+    """Histograms by kind and phase, as `restart.stop`."""
     waits: Histogram = msgspec.field(default_factory=lambda: Histogram.empty(WAIT_BOUNDS))
     turnarounds: Histogram = msgspec.field(default_factory=lambda: Histogram.empty(TURNAROUND_BOUNDS))
     lost_steps: int = 0
@@ -117,24 +117,24 @@ class Tally(msgspec.Struct):
     killed: int = 0
     last: LastDecision | None = None
     waiting: dict[str, int] = {}
-    """By app that has no partition, since when (log time, UTC ns)."""
+    """Times since which apps have no partition, by app (log time, UTC ns)."""
     starting: dict[str, int] = {}
-    """By app, the generation that is released and whose containers have not all started."""
+    """Generations that are released and whose containers have not all started, by app."""
     working: dict[str, int] = {}
-    """By app, the generation that has started and has not reported any work yet."""
+    """Generations that have started and have not reported any work yet, by app."""
     lives: dict[str, int] = {}
-    """By app, when its last live adjustment that was counted was decided (log time, UTC ns)."""
+    """Times at which the last counted live adjustments were decided, by app (log time, UTC ns)."""
 
     @classmethod
     def begin(cls, state: State) -> Tally:
         """Return a tally that counts from this state on."""
-        found = cls(since=state.seq, seq=state.seq)
+        tally = cls(since=state.seq, seq=state.seq)
         for app in state.apps.values():
             if not app.ended and app.waiting_since:
-                found.waiting[app.id] = app.waiting_since
+                tally.waiting[app.id] = app.waiting_since
             if not app.ended and app.history and app.history[-1].live:
-                found.lives[app.id] = app.history[-1].decided_at
-        return found
+                tally.lives[app.id] = app.history[-1].decided_at
+        return tally
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded into `state`; a record that is already counted changes nothing."""

@@ -27,7 +27,7 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, cast
 
-from dorm.plugins.finding import GROUP, Found, PluginError, found, laboratory
+from dorm.plugins.finding import GROUP, PluginError, PolicyEntry, discover, laboratory
 from dorm.plugins.proxy import PluginPolicy, close, opened
 from events.kinds import PolicyPlugin
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Policy
 
 __all__ = [
-    "Found", "PluginError", "PluginPolicy", "close", "found", "laboratory_names", "laboratory_policy", "loadable", "names",
-    "policy",
+    "PluginError", "PluginPolicy", "PolicyEntry", "close", "discover", "laboratory_names", "laboratory_policy", "loadable",
+    "names", "policy",
 ]  # fmt: skip
 
 
@@ -46,15 +46,15 @@ MOST_ANNOUNCED = 64
 
 def names() -> list[str]:
     """Return the names of all plug-ins that may be used, sorted."""
-    return sorted(name for name, one in found().items() if not one.problem)
+    return sorted(name for name, plugin in discover().items() if not plugin.problem)
 
 
 def policy(name: str) -> PluginPolicy:
     """Return a plug-in, loaded in its process.  Raises PluginError."""
-    one = found().get(name)
-    if one is None or one.problem:
-        raise PluginError(one.problem if one is not None else f"there is no plug-in policy {name!r}")
-    return opened(one)
+    plugin = discover().get(name)
+    if plugin is None or plugin.problem:
+        raise PluginError(plugin.problem if plugin is not None else f"there is no plug-in policy {name!r}")
+    return opened(plugin)
 
 
 def laboratory_names() -> list[str]:
@@ -65,21 +65,21 @@ def laboratory_names() -> list[str]:
 @cache
 def laboratory_policy(name: str) -> Policy:
     """Return a policy of the laboratory, in this process.  Raises PluginError."""
-    one = laboratory()[name]
+    plugin = laboratory()[name]
     try:
-        return cast("Policy", metadata.EntryPoint(name, one.value, GROUP).load()())
+        return cast("Policy", metadata.EntryPoint(name, plugin.value, GROUP).load()())
     except (ImportError, AttributeError) as error:  # It is of another version.
-        raise PluginError(f"policy {name!r} of {one.plugin} cannot be loaded: {error}") from None
+        raise PluginError(f"policy {name!r} of {plugin.plugin} cannot be loaded: {error}") from None
 
 
 def loadable() -> tuple[list[PolicyPlugin], list[str]]:
     """Load every plug-in.  Return a master's announcement of those that work, and one line for each that does not."""
     announced: list[PolicyPlugin] = []
     problems = []
-    for name, one in sorted(found().items()):
+    for name, plugin in sorted(discover().items()):
         if len(announced) == MOST_ANNOUNCED:
             problems.append(
-                f"{one.plugin}: policy {name!r} is left out; a master announces at most {MOST_ANNOUNCED} plug-ins"
+                f"{plugin.plugin}: policy {name!r} is left out; a master announces at most {MOST_ANNOUNCED} plug-ins"
             )
             continue
         try:
@@ -87,5 +87,5 @@ def loadable() -> tuple[list[PolicyPlugin], list[str]]:
         except PluginError as error:
             problems.append(str(error))
         else:
-            announced.append(PolicyPlugin(name, loaded.version, one.plugin, loaded.defaults))
+            announced.append(PolicyPlugin(name, loaded.version, plugin.plugin, loaded.defaults))
     return announced, problems

@@ -21,22 +21,22 @@ class PluginError(UnknownPolicy):
     code = "policy.plugin.broken"
 
 
-class Found(NamedTuple):
+class PolicyEntry(NamedTuple):
     """An entry point."""
 
     name: str
     plugin: str
-    """Its distribution and version: `acme-dorm 1.2.0`."""
+    """Distribution and version: `acme-dorm 1.2.0`."""
     value: str
     """`package.module:Class`."""
     problem: str = ""
-    """Why it cannot be used, as far as that is known without importing it."""
+    """Reason why it cannot be used, as far as that is known without importing it."""
 
 
 @cache
-def found() -> dict[str, Found]:
+def discover() -> dict[str, PolicyEntry]:
     """Return all plug-ins by name, those that cannot be used with their problem."""
-    points: dict[str, list[Found]] = {}
+    points: dict[str, list[PolicyEntry]] = {}
     for point in _points():
         if not _of_laboratory(point) and point not in points.setdefault(
             point.name, []
@@ -46,18 +46,18 @@ def found() -> dict[str, Found]:
 
 
 @cache
-def laboratory() -> dict[str, Found]:
+def laboratory() -> dict[str, PolicyEntry]:
     """Return the policies of the laboratory by name; none if it is not installed."""
     return {point.name: point for point in sorted(_points()) if _of_laboratory(point)}
 
 
-def _points() -> list[Found]:
-    return [Found(point.name, _distribution(point), point.value) for point in metadata.entry_points(group=GROUP)]
+def _points() -> list[PolicyEntry]:
+    return [PolicyEntry(point.name, _distribution(point), point.value) for point in metadata.entry_points(group=GROUP)]
 
 
-def _of_laboratory(one: Found) -> bool:
+def _of_laboratory(plugin: PolicyEntry) -> bool:
     """Return whether Dorm's own laboratory provides this policy, which is released together with Dorm."""
-    return one.name in LABORATORY and one.plugin.partition(" ")[0] == "dorm-lab"
+    return plugin.name in LABORATORY and plugin.plugin.partition(" ")[0] == "dorm-lab"
 
 
 def _distribution(point: metadata.EntryPoint) -> str:
@@ -68,17 +68,18 @@ def _distribution(point: metadata.EntryPoint) -> str:
     return clipped(f"{name or 'an unknown distribution'} {version}".strip(), _LONGEST)
 
 
-def _judged(same: list[Found]) -> Found:
-    one = same[0]
-    if built_in(one.name):
-        problem = f"{one.plugin}: policy {one.name!r} is one of Dorm's own; the plug-in needs another name"
-    elif not _NAME.fullmatch(one.name):
+def _judged(same: list[PolicyEntry]) -> PolicyEntry:
+    plugin = same[0]
+    if built_in(plugin.name):
+        problem = f"{plugin.plugin}: policy {plugin.name!r} is one of Dorm's own; the plug-in needs another name"
+    elif not _NAME.fullmatch(plugin.name):
         problem = (
-            f"{one.plugin}: {one.name[:80]!r} is not a policy name; use lower-case letters, digits, '-', '_' and '.'"
+            f"{plugin.plugin}: {plugin.name[:80]!r} is not a policy name; "
+            "use lower-case letters, digits, '-', '_' and '.'"
         )
     elif len(same) > 1:
         owners = ", ".join(each.plugin for each in same)
-        problem = f"policy {one.name!r} comes from several distributions ({owners}); uninstall all but one"
+        problem = f"policy {plugin.name!r} comes from several distributions ({owners}); uninstall all but one"
     else:
-        return one
-    return one._replace(problem=problem, plugin=", ".join(dict.fromkeys(each.plugin for each in same)))
+        return plugin
+    return plugin._replace(problem=problem, plugin=", ".join(dict.fromkeys(each.plugin for each in same)))

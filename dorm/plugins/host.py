@@ -54,7 +54,7 @@ def _load(name: str, value: str) -> tuple[Any, wire.Loaded | wire.Failed]:
         if len(msgspec.msgpack.encode(defaults)) > _LARGEST_DEFAULTS:
             return None, wire.Failed("policy.not_installed", f"its defaults take more than {_LARGEST_DEFAULTS} bytes")
     except BaseException as error:  # An import may do anything, even end the program.
-        return None, wire.Failed("policy.not_installed", _words(error))
+        return None, wire.Failed("policy.not_installed", _error_text(error))
     meaning = next(iter((type(policy).__doc__ or "").strip().splitlines()), "")
     return policy, wire.Loaded(policy.version, defaults, meaning[:200])
 
@@ -79,18 +79,20 @@ def _answer(policy: Any, question: wire.Question) -> wire.Answered | wire.Failed
             answer = policy.allocate(question.problem, question.params)
             kind = Allocation
     except SystemExit as error:
-        return wire.Failed("policy.ended", f"it tried to end the program ({_words(error)})")
+        return wire.Failed("policy.ended", f"it tried to end the program ({_error_text(error)})")
     except BaseException as error:
-        return wire.Failed("policy.raised", _words(error))
+        return wire.Failed("policy.raised", _error_text(error))
     if not isinstance(answer, kind):
         return wire.Failed("policy.nonsense", f"it answered with a {type(answer).__name__}, not with a {kind.__name__}")
     try:
         return wire.Answered(msgspec.Raw(msgspec.msgpack.encode(answer)))
     except Exception as error:
-        return wire.Failed("policy.nonsense", f"its answer holds something that is not a plain value: {_words(error)}")
+        return wire.Failed(
+            "policy.nonsense", f"its answer holds something that is not a plain value: {_error_text(error)}"
+        )
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return an exception in one line, with the place that raised it."""
     trace, place = error.__traceback__, ""
     while trace is not None:

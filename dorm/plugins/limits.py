@@ -9,7 +9,7 @@ from dorm.plugins.finding import PluginError
 from events.quantities import QuantityError, duration
 
 USUAL_S = 60.0
-"""Of a plug-in."""
+"""Seconds that a plug-in usually has."""
 LOAD_S = 30.0
 """The minimum time allowed for its import: on a busy machine, NumPy alone takes seconds."""
 VARIABLE = "DORM_POLICY_LIMIT"

@@ -23,7 +23,7 @@ from dorm.policies.parameters import ParameterError
 from dorm.policies.problem import Allocation, PolicyFailure
 
 if TYPE_CHECKING:
-    from dorm.plugins.finding import Found
+    from dorm.plugins.finding import PolicyEntry
     from dorm.policies.problem import Problem
 
 _T = TypeVar("_T")
@@ -35,10 +35,10 @@ _opening = threading.Lock()
 class PluginPolicy:
     """A `Policy`.  `allocate` raises PolicyFailure, `check_params` also ParameterError."""
 
-    def __init__(self, found: Found) -> None:
-        self.name = found.name
-        self.plugin = found.plugin
-        self._found = found
+    def __init__(self, plugin: PolicyEntry) -> None:
+        self.name = plugin.name
+        self.plugin = plugin.plugin
+        self._entry_point = plugin
         self._lock = threading.Lock()
         self._process: _Process | None = None
         loaded = self._load()
@@ -68,13 +68,13 @@ class PluginPolicy:
     def _load(self) -> wire.Loaded:
         """Start its process.  Raises PluginError."""
         named = f"policy {self.name!r} of the plug-in {self.plugin} cannot be loaded"
-        process = _Process(self._found)
+        process = _Process(self._entry_point)
         try:
-            said = process.reply()
-            if isinstance(said, wire.Loaded):
+            reply = process.reply()
+            if isinstance(reply, wire.Loaded):
                 self._process = process
-                return said
-            raise PolicyFailure(said.text if isinstance(said, wire.Failed) else "it says something else")
+                return reply
+            raise PolicyFailure(reply.text if isinstance(reply, wire.Failed) else "it says something else")
         except PolicyFailure as failure:
             process.kill()
             raise PluginError(f"{named}: {failure}") from None
@@ -100,23 +100,23 @@ class PluginPolicy:
             process = self._process
             assert process is not None
             try:
-                said = process.reply(question)
+                reply = process.reply(question)
             except BaseException:  # Anything that it still sends would count as the next answer.
                 self._process = None
                 process.kill()
                 raise
-        return wire.answer_in(said, kind)
+        return wire.answer_in(reply, kind)
 
 
 class _Process:
     """A running `host`."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, plugin: PolicyEntry) -> None:
         life, self._life = os.pipe()
         try:
             # In its own process group: Ctrl-C is for its owner, which then ends it.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dorm.plugins.host", found.name, found.value, str(life)],
+                [sys.executable, "-m", "dorm.plugins.host", plugin.name, plugin.value, str(life)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[life],
@@ -125,7 +125,7 @@ class _Process:
             )
         except OSError as error:
             os.close(self._life)
-            raise PluginError(f"no process can be started for policy {found.name!r}: {error}") from None
+            raise PluginError(f"no process can be started for policy {plugin.name!r}: {error}") from None
         finally:
             os.close(life)
         self._killing = threading.Lock()
@@ -160,7 +160,7 @@ class _Process:
         if body is None:
             if late.is_set():
                 raise PolicyFailure(f"it took longer than {limit:g} s, and was ended", code="policy.too_slow")
-            raise PolicyFailure(f"its process {_how(self._wait())}", code="policy.ended")
+            raise PolicyFailure(f"its process {_describe_end(self._wait())}", code="policy.ended")
         return wire.reply_in(body)
 
     def kill(self) -> None:
@@ -181,7 +181,7 @@ class _Process:
             return None
 
 
-def _how(code: int | None) -> str:
+def _describe_end(code: int | None) -> str:
     if code is None:
         return "closed its output"
     return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
@@ -197,15 +197,15 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def opened(found: Found) -> PluginPolicy:
+def opened(plugin: PolicyEntry) -> PluginPolicy:
     """Return the plug-in's policy, one for each name in this program.  Raises PluginError."""
     with _opening:
-        if found.name not in _opened:
-            _opened[found.name] = PluginPolicy(found)
-        return _opened[found.name]
+        if plugin.name not in _opened:
+            _opened[plugin.name] = PluginPolicy(plugin)
+        return _opened[plugin.name]
 
 
 def close() -> None:
     """End all plug-ins' processes; a caller that waits for one gets a PolicyFailure.  A later question starts it again."""
-    for one in list(_opened.values()):
-        one.close()
+    for policy in list(_opened.values()):
+        policy.close()

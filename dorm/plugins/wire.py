@@ -65,15 +65,15 @@ def reply_in(body: bytes) -> Reply:
         raise _malformed(error) from None
 
 
-def answer_in(said: Reply, kind: type[_T]) -> _T:
+def answer_in(reply: Reply, kind: type[_T]) -> _T:
     """Return the answer in a reply.  Raises PolicyFailure, also if the reply is one."""
-    if isinstance(said, Failed):
-        text = " ".join(clipped(said.text).split())
-        raise PolicyFailure(text or "it says nothing", code=said.code if said.code in _CODES else "policy.raised")
-    if not isinstance(said, Answered):
+    if isinstance(reply, Failed):
+        text = " ".join(clipped(reply.text).split())
+        raise PolicyFailure(text or "it says nothing", code=reply.code if reply.code in _CODES else "policy.raised")
+    if not isinstance(reply, Answered):
         raise PolicyFailure("it answers with something else", code="policy.nonsense")
     try:
-        return msgspec.msgpack.decode(said.body, type=kind)
+        return msgspec.msgpack.decode(reply.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _malformed(error) from None
 

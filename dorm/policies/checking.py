@@ -36,7 +36,7 @@ LONGEST_CODE = 64
 LONGEST_REASON = 1000
 """Characters of a reason's text."""
 MOST_SLOTS = 10_000
-"""Of one app's plan."""
+"""Largest number of time slots of one app's plan."""
 _LARGEST = 2**53
 _FIGURES = ("utilization", "fairness_loss", "fairness_budget", "excess", "change_cost")
 _MOST = 5
@@ -61,9 +61,9 @@ def infeasible(problem: Problem, answer: Allocation) -> list[str]:
     return list(islice(chain(_placements(problem, answer.counts), _extras(problem, answer)), _MOST))
 
 
-def in_words(found: list[str]) -> str:
+def in_words(faults: list[str]) -> str:
     """Return faults in one short line."""
-    return clipped("; ".join(found))
+    return clipped("; ".join(faults))
 
 
 # --- types --------------------------------------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ def _placements(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> It
     nodes = {node.id: node for node in problem.nodes}
     drained = {node.id: None for node in problem.nodes if node.drained}
     used: dict[str, dict[str, int]] = {}
-    """By resource and node."""
+    """Used amounts, by resource and node."""
     placed: dict[str, dict[str, None]] = {}
-    """By resource, the nodes on which an app that is not pinned uses some of it."""
+    """Nodes on which an app that is not pinned uses some of a resource, by resource."""
     for app in problem.apps:
         given = counts[app.id]
         if not given and not app.pinned:
@@ -222,7 +222,7 @@ def _extras(problem: Problem, answer: Allocation) -> Iterator[str]:
         slots = _unchecked(plan.slots)
         if not isinstance(slots, tuple) or len(slots) > MOST_SLOTS or not all(_is_slot(slot) for slot in slots):
             yield f"the plan of {short(name)} is not a tuple of at most {MOST_SLOTS} slots"
-        elif any(one.at_s > other.at_s for one, other in pairwise(slots)):
+        elif any(earlier.at_s > later.at_s for earlier, later in pairwise(slots)):
             yield f"the plan of {short(name)} is not in the order of time"
 
 

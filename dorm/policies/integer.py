@@ -53,7 +53,7 @@ class Instance:
     kinds: tuple[str, ...]
     """Kinds that some node has; then `PORTS`, if they may limit a placement."""
     measured: int
-    """How many of the kinds are resources, which utilization and shares count: all but `PORTS`."""
+    """Number of the kinds that are resources, which utilization and shares count: all but `PORTS`."""
     nodes: tuple[str, ...]
     node_rooms: tuple[NodeRoom, ...]
     """The same nodes, as given."""
@@ -85,7 +85,7 @@ class Instance:
     lacking: Flags
     """Needs a kind that no node has."""
     fits_empty: Ints
-    """How many containers of an app the cluster holds when it is empty, at most n_max."""
+    """Number of containers of an app that the cluster holds when it is empty, at most n_max."""
     fractions: Floats
     """d_ik / C_k of the measured kinds."""
     use: Floats
@@ -248,10 +248,10 @@ def entries(rows: Rows) -> tuple[Ints, Ints, Ints]:
 
 def sums(node: Ints, amounts: Ints, nodes: int) -> Ints:
     """Return the sums of each kind by node; column by column, which is many times as fast as by rows."""
-    found = np.zeros((amounts.shape[1], nodes), np.int64)
+    total = np.zeros((amounts.shape[1], nodes), np.int64)
     for k, column in enumerate(amounts.T):
-        np.add.at(found[k], node, column)
-    return np.ascontiguousarray(found.T)
+        np.add.at(total[k], node, column)
+    return np.ascontiguousarray(total.T)
 
 
 def _eligible(nodes: Sequence[NodeRoom], apps: Sequence[AppDemand]) -> tuple[Flags, Ints]:
@@ -366,10 +366,10 @@ def theoretical_shares(instance: Instance, entitled: Flags) -> Floats:
     weights = np.nan_to_num(np.array([app.weight for app in instance.apps], np.float64), nan=0.0, posinf=MOST_WEIGHT)
     weights = np.where(weights > 0, np.clip(weights, 1 / MOST_WEIGHT, MOST_WEIGHT), 0.0)
     caps = np.where(instance.pinned, np.maximum(instance.fits_empty, instance.count), instance.fits_empty)
-    found = shares.theoretical_shares(instance.fractions, weights, np.where(entitled, caps, 0))
+    exact = shares.theoretical_shares(instance.fractions, weights, np.where(entitled, caps, 0))
     unit = np.where(np.isfinite(instance.unit) & (instance.unit > 0), instance.unit, 1.0)
-    whole = np.rint(found / unit) * unit
-    return np.where(np.abs(whole - found) < LOSS_TOLERANCE, whole, found)
+    whole = np.rint(exact / unit) * unit
+    return np.where(np.abs(whole - exact) < LOSS_TOLERANCE, whole, exact)
 
 
 def level(held: float, weight: float) -> float:

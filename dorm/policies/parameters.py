@@ -34,7 +34,7 @@ OPTIMIZER = {
     ),
     "patience_s": Parameter(600.0, 0.0, 31_536_000.0, "seconds after which a waiting app precedes younger ones"),
 }
-"""Of `dorm` and `dorm-exact`."""
+"""Parameters of `dorm` and `dorm-exact`."""
 
 SPEED = {
     "theta1": OPTIMIZER["theta1"]._replace(default=0.3),
@@ -72,7 +72,7 @@ SPEED = {
         meaning="seconds, or its own length if that is more, after which a waiting app precedes all others"
     ),
 }
-"""Of `dorm-speed`."""
+"""Parameters of `dorm-speed`."""
 RESTS_FROM_S = 5.0
 """An app whose changes stop it for less than this does not rest after one."""
 

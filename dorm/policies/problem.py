@@ -63,7 +63,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     The statistical efficiency of a batch of m samples, against one of `initial` samples, is
     (noise + initial) / (noise + m): larger batches are processed faster, but each sample teaches less (Pollux, OSDI 2021,
-    §3.1).  A policy that knows this may choose the batch size beside the number of containers."""
+    §3.1).  A policy that knows this may choose the batch size in addition to the number of containers."""
 
     initial: int
     """The batch size that its owner asked for."""
@@ -99,9 +99,9 @@ class Measured(msgspec.Struct, frozen=True):
     containers: int
     steps_per_s: float
     seconds: float
-    """How long it was measured."""
+    """Seconds for which it was measured."""
     nodes: int = 1
-    """On how many nodes its containers were."""
+    """Number of nodes of its containers."""
     type: str = ""
     """The type of these nodes (`NodeRoom.type`)."""
 
@@ -141,13 +141,13 @@ class AppDemand(msgspec.Struct, frozen=True):
     again: bool = False
     """It is restarted in any case because its owner asked for that: another place costs it nothing more."""
     require: str = ""
-    """Which nodes it may use: an expression over their labels (`events.spec.requirements`); '' for any."""
+    """Nodes that it may use: an expression over their labels (`events.spec.requirements`); '' for any."""
     placement: Literal["", "spread", "pack"] = ""
     """A preference among otherwise equally good placements: few nodes, or few containers on each."""
     gang: int = 1
     """Containers come in groups of this size, each whole on one node; `n_min`, `n_max` and `current` are multiples."""
     waited_s: float = 0.0
-    """How long it has been waiting (seconds), 0 while it runs: apps that have waited too long go first."""
+    """Seconds for which it has been waiting, 0 while it runs: apps that have waited too long go first."""
     adjust_s: float | None = None
     """The cost of one adjustment, in seconds of its work: the measured pause and repeated work, and all work since its start
     for an app that has reported no checkpoint; None if none was measured."""
@@ -166,7 +166,7 @@ class AppDemand(msgspec.Struct, frozen=True):
     speed_on: dict[str, tuple[tuple[int, float], ...]] = {}
     """The same by type of node (`NodeRoom.type`), if it differs; a type that is missing here has `speed`."""
     measured: tuple[Measured, ...] = ()
-    """How fast it has worked so far; policies that learn weigh this against `speed`."""
+    """Measured speeds of the app; policies that learn weigh this against `speed`."""
     alike: tuple[Measured, ...] = ()
     """The same of a similar app, for an app without measurements."""
     alike_by_type: tuple[Measured, ...] = ()
@@ -176,7 +176,7 @@ class AppDemand(msgspec.Struct, frozen=True):
     age_s: float = 0.0
     """Seconds since it was submitted."""
     adjustments: int = 0
-    """How often it was resized so far, while it ran."""
+    """Number of times that it was resized so far, while it ran."""
     batch: Batch | None = None
     """None if the batch size is fixed, and the speed is that with it."""
     utility: Utility | None = None
@@ -188,7 +188,7 @@ class AppDemand(msgspec.Struct, frozen=True):
     chunks: int = 0
     """The maximum number of its concurrent workers, because each works on its own chunk of data; 0 for no such bound."""
     servers: int = 0
-    """How many of its containers are parameter servers, which do no work themselves."""
+    """Number of its containers that are parameter servers, which do no work themselves."""
     workers_per_server: int = 0
     """Instead of `servers`: one parameter server for this many workers, or a part of them; 0 for no such ratio."""
 
@@ -212,7 +212,7 @@ class Reason(msgspec.Struct, frozen=True):
 
     code: str
     """One of
-    `resources`     no room for a further container (or for n_min of them) beside the others,
+    `resources`     no room for a further container (or for n_min of them) next to the others,
     `ports`         there is room, but the nodes that have it have no free port in their ranges,
     `no_nodes`      not even an empty cluster would hold n_min containers,
     `drained`       there would be room on nodes that are drained,
@@ -248,7 +248,7 @@ class Allocation(msgspec.Struct, frozen=True):
 
     counts: dict[str, dict[str, int]]
     reasons: dict[str, Reason]
-    """For each app below its n_max."""
+    """Reasons by app, for each app below its n_max."""
     utilization: float
     """U = Σ_k (Σ_ij x_ij d_ik) / (Σ_j c_jk), between 0 and the number of resource kinds."""
     fairness_loss: float
@@ -257,10 +257,10 @@ class Allocation(msgspec.Struct, frozen=True):
     """2m·θ1; -1 if the policy has no θ1."""
     excess: float
     """ξ = max(0, F' - budget): the part that integrality and n_min make unavoidable.  F' is the loss among the apps that
-    can run beside each other; it differs from F only if an app has to wait for room (no resizing of the others could
+    can run at the same time; it differs from F only if an app has to wait for room (no resizing of the others could
     reduce that loss, so it must not make them shrink)."""
     overhead: int
-    """How many apps that ran before and still run have any x_ij changed, forced changes excluded."""
+    """Number of apps that ran before and still run with any x_ij changed, forced changes excluded."""
     overhead_budget: int
     """⌈θ2·|P|⌉, at most the absolute cap; or -1 if the policy has none."""
     shortage: dict[str, int]

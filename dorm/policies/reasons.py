@@ -112,10 +112,10 @@ class Room:
                 if instance.drained
                 else Lack("resources", "there are no nodes")
             )
-        asked = instance.apps[app]
+        demanding = instance.apps[app]
         absent = [
             kind
-            for kind, need in sorted(asked.demand.items())
+            for kind, need in sorted(demanding.demand.items())
             if need > 0 and kind not in instance.kinds[: instance.measured]
         ]
         if absent:
@@ -126,11 +126,11 @@ class Room:
         if (fits & allowed).any():
             return Lack("", "")
         if not allowed.any():
-            return Lack("constraint", f"no node satisfies {asked.require}")
+            return Lack("constraint", f"no node satisfies {demanding.require}")
         if instance.measured < kinds and (open_but_for_ports := ~short[:, :-1].any(axis=1) & allowed).any():
             return Lack("ports", self._no_ports(app, open_but_for_ports))
         sizes = self.rooms.size
-        where = f" that satisfies {asked.require}" if asked.require else ""
+        where = f" that satisfies {demanding.require}" if demanding.require else ""
         text = self._shortage(app, short, allowed, where, int(sizes[allowed].sum()))
         if fits.any():
             others = _counted(int(sizes[fits].sum()), "other node")
@@ -183,34 +183,34 @@ def by_rule(instance: Instance, rows: Rows, why: Callable[[int, int, Room], Reas
     `why(app, units, room)` is asked about apps that could run and are not being adjusted; `units` is the app's number
     of units, and `room` the room that the whole answer leaves free."""
     room = Room(instance, integer.free_room(instance, rows))
-    found = {}
+    reasons = {}
     for i, app in enumerate(instance.apps):
         units = sum(rows[i].values())
         if (sum(app.current.values()) if instance.pinned[i] else units * int(instance.gang[i])) >= app.n_max:
             continue
         if instance.pinned[i]:
-            found[app.id] = ADJUSTING
+            reasons[app.id] = ADJUSTING
         elif not instance.possible[i]:
-            found[app.id] = impossible(instance, i)
+            reasons[app.id] = impossible(instance, i)
         else:
-            found[app.id] = why(i, units, room)
-    return found
+            reasons[app.id] = why(i, units, room)
+    return reasons
 
 
 def drained(instance: Instance, app: int, missing: int) -> Reason | None:
     """Return the reason if drained nodes would hold the missing containers, if they were empty; else None."""
-    asked = instance.apps[app]
+    demanding = instance.apps[app]
     names, room = [], 0
     for node in instance.drained:
         here = min(
             [
-                node.capacity.get(kind, 0) // (need * max(asked.gang, 1))
-                for kind, need in asked.demand.items()
+                node.capacity.get(kind, 0) // (need * max(demanding.gang, 1))
+                for kind, need in demanding.demand.items()
                 if need > 0
             ],
             default=missing,
         )
-        if here > 0 and satisfies(asked.require, node.labels):
+        if here > 0 and satisfies(demanding.require, node.labels):
             names.append(node.id)
             room += here
     if room < missing or not names:
@@ -240,8 +240,8 @@ def impossible(instance: Instance, app: int) -> Reason:
         f"an empty cluster would hold {fitting * gang} of its containers, {(n_min - fitting) * gang} short of n_min "
         f"{n_min * gang}"
     )
-    words = text.replace(" (closest: ", " (the largest: ").replace(" free at once", " together").replace(" free", "")
-    return Reason("no_nodes", words)
+    sentence = text.replace(" (closest: ", " (the largest: ").replace(" free at once", " together").replace(" free", "")
+    return Reason("no_nodes", sentence)
 
 
 def _too_few_ports(instance: Instance, app: int) -> str:
@@ -265,9 +265,9 @@ def no_room(instance: Instance, room: Room, app: int, wanted: int, name: str) ->
     if fitting:
         rest = room.free - np.minimum(goals.fits(instance, room.free, app), wanted)[:, None] * instance.demand[app]
         lack = Room(instance, rest).lack(app)
-    beside = f"beside {fitting * gang} of its containers, " if fitting else ""
+    prefix = f"beside {fitting * gang} of its containers, " if fitting else ""
     missing = _counted((wanted - fitting) * gang, "container")
-    text = f"{beside}{lack.text}; {missing} short of {name} {wanted * gang}"
+    text = f"{prefix}{lack.text}; {missing} short of {name} {wanted * gang}"
     off = drained(instance, app, wanted - fitting)
     return Reason("drained", f"{text}; {off.text}") if off else Reason(lack.code or "resources", text)
 
@@ -315,7 +315,7 @@ class _Explanation:
 
     def reasons(self) -> dict[str, Reason]:
         instance = self.instance
-        found = {}
+        result = {}
         for i in np.flatnonzero((self.n < instance.n_max) | instance.pinned | (instance.gang > 1)).tolist():
             app = instance.apps[i]
             n = int(self.n[i]) if not instance.pinned[i] else sum(app.current.values())
@@ -331,8 +331,8 @@ class _Explanation:
                 reason = self._waits(i)
             else:
                 reason = self._could_grow(i)
-            found[app.id] = reason
-        return found
+            result[app.id] = reason
+        return result
 
     def _limit(self) -> str:
         who = "max_changes" if self.terms.capped else "θ2"

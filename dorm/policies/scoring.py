@@ -62,8 +62,8 @@ class Score(NamedTuple):
     moved: int
     """Containers that apps which ran start on a node."""
     misplaced: int
-    """How far apps that are being placed miss their wish: nodes beyond the first for `pack`, containers beyond the first on
-    each node for `spread`."""
+    """Distance of apps that are being placed from their wish: nodes beyond the first for `pack`, containers beyond the first
+    on each node for `spread`."""
 
 
 def change_cost(instance: Instance, rows: Rows, terms: Terms) -> float:
@@ -134,29 +134,29 @@ def faults(instance: Instance, rows: Rows, change_budget: int, reserved: tuple[i
     """Return every constraint that an answer breaks, in words; empty for a valid answer.
 
     `reserved` nodes give other apps no further container while the app that they are reserved for gets none."""
-    found = []
+    broken = []
     n = counts_of(rows)
     app, node, count = entries(rows)
     if (count <= 0).any():
-        found.append("a count that is not positive")
+        broken.append("a count that is not positive")
     pinned = np.flatnonzero(instance.pinned).tolist()
     if any(rows[i] != instance.rows[i] for i in pinned):
-        found.append("a pinned app was moved")
+        broken.append("a pinned app was moved")
     if (free_room(instance, rows) < 0).any():
-        found.append("a node is given more than it has")
+        broken.append("a node is given more than it has")
     if (~instance.eligible[instance.requirement[app], node] & ~instance.pinned[app]).any():
-        found.append("an app is placed on a node that does not satisfy what it requires")
+        broken.append("an app is placed on a node that does not satisfy what it requires")
     if ((n > 0) & ((n < instance.n_min) | (n > instance.n_max)) & ~instance.pinned).any():
-        found.append("a count outside n_min..n_max")
+        broken.append("a count outside n_min..n_max")
     if (n[~instance.possible] > 0).any():
-        found.append("an app is placed where it cannot run")
+        broken.append("an app is placed where it cannot run")
     if (n < instance.n_min)[instance.kept].any():
-        found.append("an app that could go on was stopped")
+        broken.append("an app that could go on was stopped")
     if int((changed(instance, rows) & instance.kept).sum()) > change_budget:
-        found.append("more apps changed than θ2 allows")
+        broken.append("more apps changed than θ2 allows")
     if reserved is not None and not rows[reserved[0]]:
         closed = reserved[1]
         others = np.flatnonzero(~instance.pinned & ~instance.forced).tolist()
         if any(closed[j] and count > instance.rows[i].get(j, 0) for i in others for j, count in rows[i].items()):
-            found.append("a node that is kept for an app which has waited long was given to another")
-    return found
+            broken.append("a node that is kept for an app which has waited long was given to another")
+    return broken

@@ -26,11 +26,11 @@ _FAILED = (OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOve
 
 def _one(verb: Callable[P, One[T]]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found = self._perform(whole(verb(*args, **kwargs)))
+        answers = self._perform(whole(verb(*args, **kwargs)))
         try:
-            return await found.__anext__()
+            return await answers.__anext__()
         finally:
-            await found.aclose()
+            await answers.aclose()
 
     functools.update_wrapper(method, verb)
     return method

@@ -20,7 +20,7 @@ class Answer:
 
     @classmethod
     def of(cls: type[A], document: Mapping[str, Any]) -> A:
-        known = {one.name for one in fields(cls)} - {"document"}
+        known = {field.name for field in fields(cls)} - {"document"}
         return cls(document=dict(document), **{name: document[name] for name in known if name in document})
 
 

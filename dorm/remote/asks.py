@@ -32,10 +32,10 @@ class Ask(Generic[T]):
 def path_of(*parts: str, **query: Any) -> str:
     """Return a path with its query; what is None is left out."""
     given = [
-        (name.rstrip("_"), str(one).lower() if isinstance(one, bool) else one)
+        (name.rstrip("_"), str(item).lower() if isinstance(item, bool) else item)
         for name, value in query.items()
         if value is not None
-        for one in (value if isinstance(value, (list, tuple)) else [value])
+        for item in (value if isinstance(value, (list, tuple)) else [value])
     ]
     path = "/".join(("/v1", *(quote(part, safe="") for part in parts)))
     return f"{path}?{urlencode(given)}" if given else path

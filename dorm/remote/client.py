@@ -28,11 +28,11 @@ _FAILED = (OSError, http.client.HTTPException)
 
 def _one(verb: Callable[P, One[T]]) -> Callable[Concatenate[Client, P], T]:
     def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found = self._perform(whole(verb(*args, **kwargs)))
+        answers = self._perform(whole(verb(*args, **kwargs)))
         try:
-            return next(found)
+            return next(answers)
         finally:
-            found.close()
+            answers.close()
 
     functools.update_wrapper(method, verb)
     return method
@@ -141,8 +141,8 @@ class _Line:
         headers = wire.headers_of(ask.headers, self._client._user)
         self._connection.request(ask.method, server.prefix + ask.path, ask.body or None, headers)
         self._answer = self._connection.getresponse()
-        found = {name.lower(): value for name, value in self._answer.getheaders()}
-        return wire.Head(self._answer.status, found)
+        lowered = {name.lower(): value for name, value in self._answer.getheaders()}
+        return wire.Head(self._answer.status, lowered)
 
     def read(self) -> bytes:
         """Raises OSError, HTTPException."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dorm.remote.steps import Each, One
 
 _LONG_S = 100.0
-"""How long the answer may be silent: it folds the log."""
+"""Seconds for which the answer may be silent: it folds the log."""
 
 
 def history(

@@ -71,7 +71,7 @@ def try_edit(
 
 
 def _edit(spec: Mapping[str, Any] | str | None, patch: Mapping[str, Any] | None) -> dict[str, Any]:
-    given = [dict(one) for one in (spec, patch) if one is not None and not isinstance(one, str)]
+    given = [dict(change) for change in (spec, patch) if change is not None and not isinstance(change, str)]
     if len(given) != 1 or (isinstance(spec, str) and patch is not None):
         raise ValueError("give a spec or a patch, one of them")
     return given[0]

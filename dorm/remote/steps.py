@@ -33,7 +33,7 @@ class Open:
 
     ask: Ask[Any]
     silence_s: float | None = None
-    """How long the answer may be silent; None for the client's own timeout."""
+    """Seconds for which the answer may be silent; None for the client's own timeout."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def listed(
     while True:
         ask = Ask("GET", path_of(*path, after=after, limit=_PAGE, **query), as_it_is)
         page = yield from done(ask, silence_s)
-        for one in page["items"]:
-            yield Found(read(one))
+        for item in page["items"]:
+            yield Found(read(item))
         after = page["next"]
         if after is None:
             return

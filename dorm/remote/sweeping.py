@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dorm.remote.steps import Each, One
 
 _LONG_S = 100.0
-"""How long the answer to a submission of many apps may be silent."""
+"""Seconds for which the answer to a submission of many apps may be silent."""
 
 
 def submit_sweep(document: Mapping[str, Any] | str, *, most: int | None = None) -> One[SubmittedSweep]:
@@ -50,12 +50,12 @@ def sweep(name: str, *, by: str | None = None, at: str | None = None, min_seq: s
 def wait_sweep(name: str, *, by: str | None = None) -> One[Sweep]:
     """Wait until all apps of a sweep that were submitted have ended, and return it.  Raises NotFound."""
     position: str | None = None
-    found = yield from sweep(name, by=by)
-    while not found.ended:
-        event = yield from first(events(after=position or found.seen, kind=ENDS))
+    latest = yield from sweep(name, by=by)
+    while not latest.ended:
+        event = yield from first(events(after=position or latest.seen, kind=ENDS))
         position = event.position
-        found = yield from sweep(name, by=by, min_seq=position.partition(".")[0])
-    return found
+        latest = yield from sweep(name, by=by, min_seq=position.partition(".")[0])
+    return latest
 
 
 def cancel_sweep(name: str, reason: str = "") -> One[Stored]:

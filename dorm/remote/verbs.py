@@ -93,13 +93,13 @@ def get(path: str, **query: Any) -> One[Any]:
 
 def wait(name_or_id: str, *, min_seq: str | None = None) -> One[App]:
     """Wait until the app has ended, and return it.  Raises NotFound."""
-    found = yield from app(name_or_id, min_seq=min_seq)
-    position = str(found.document.get("position", "0"))
-    while not found.ended:
-        event = yield from first(events(after=position, app=[found.id], kind=ENDS))
+    latest = yield from app(name_or_id, min_seq=min_seq)
+    position = str(latest.document.get("position", "0"))
+    while not latest.ended:
+        event = yield from first(events(after=position, app=[latest.id], kind=ENDS))
         position = event.position
-        found = yield from app(found.id, min_seq=position.partition(".")[0])
-    return found
+        latest = yield from app(latest.id, min_seq=position.partition(".")[0])
+    return latest
 
 
 def logs(

@@ -16,7 +16,7 @@ AGENT = "dorm-remote"
 TOKEN_VARIABLE = "DORM_TOKEN"
 """The environment variable with the secret of a token, for clusters that know their users."""
 TRIES = 4
-"""How often a repeatable request is sent."""
+"""Number of times that a repeatable request is sent."""
 PAUSE_S = 0.5
 TIMEOUT_S = 60.0
 SILENCE_S = 60.0

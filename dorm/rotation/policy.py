@@ -37,7 +37,7 @@ along the way."""
 
 
 HELD_S = 7 * 86_400.0
-"""How long undelivered records of a webhook stay: longer than its attempts last."""
+"""Seconds for which undelivered records of a webhook stay: longer than its attempts last."""
 
 
 class RotationError(DormError):
@@ -87,7 +87,7 @@ class Policy(msgspec.Struct, frozen=True):
 # --- up to which seal -------------------------------------------------------------------------------------------------
 
 _LOOK_BACK = (5_000, 50_000)
-"""How many records before the target are searched for a seal: usually there is one in a thousand."""
+"""Numbers of records before the target that are searched for a seal: usually there is one in a thousand."""
 _LOOK_AHEAD = 5_000
 """Records after the target: a seal comes after the records that it covers."""
 
@@ -145,7 +145,7 @@ async def plan(log: EventLog, cluster: str, policy: Policy, *, most: int = MOST_
 
 async def _last_seal(log: EventLog, cluster: str, after: int, upto: int, renamed: int) -> LogSealed | None:
     """Return the last signed seal of a record in this range."""
-    found: LogSealed | None = None
+    last: LogSealed | None = None
     until = min(await log.end(), upto + _LOOK_AHEAD)
     async with contextlib.aclosing(log.read(after=after, subjects=[subjects.rounds(cluster)])) as batches:
         async for batch in batches:
@@ -157,7 +157,7 @@ async def _last_seal(log: EventLog, cluster: str, after: int, upto: int, renamed
                     if not isinstance(fact, LogSealed) or not after < fact.upto <= upto or fact.upto >= record.seq:
                         continue
                     if record.seq > renamed and is_signed_seal(cluster, event.epoch, fact):
-                        found = fact if found is None or fact.upto > found.upto else found
+                        last = fact if last is None or fact.upto > last.upto else last
             if batch[-1].seq >= until:
                 break
-    return found
+    return last

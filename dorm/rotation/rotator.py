@@ -7,7 +7,7 @@ says.
 
     1  a seal is chosen, and the records up to it are written into a file              (`planning`, `writing`)
     2  the file is put into the store, fetched again, and compared with the seal       nothing depends on it yet
-    3  the snapshot at the cut is stored beside the log's others, pinned: nobody drops it
+    3  the snapshot at the cut is stored next to the log's others, pinned: nobody drops it
     4  the cut is stated on the log, signed (`LogRotated`)                             this commits the archive
     5  the archive is opened once more, and the stream is purged up to the cut         nothing else removes records
 
@@ -171,19 +171,19 @@ async def check_archive(archive: SegmentLog, name: Name, chain_before: str, chai
     Raises RotationError, LogError."""
     if damages := await archive.damages():
         raise RotationError(f"the archive {name} came back damaged: {damages[0]}", code="archive.altered")
-    found = Chain(name.after, bytes.fromhex(chain_before) if chain_before else START)
+    reached = Chain(name.after, bytes.fromhex(chain_before) if chain_before else START)
 
     def follow(batch: Sequence[Record]) -> None:
         for record in batch:
-            if record.seq != found.seq + 1:
-                raise RotationError(f"the archive {name} lacks record {found.seq + 1:,}", code="archive.altered")
-            found.follow(record)
-        found.forget(found.seq)
+            if record.seq != reached.seq + 1:
+                raise RotationError(f"the archive {name} lacks record {reached.seq + 1:,}", code="archive.altered")
+            reached.follow(record)
+        reached.forget(reached.seq)
 
     async with contextlib.aclosing(archive.read(after=name.after)) as batches:
         async for batch in batches:
             await in_thread(follow, batch)
-    if found.seq != name.upto or found.value.hex() != chain:
+    if reached.seq != name.upto or reached.value.hex() != chain:
         raise RotationError(f"the archive {name} does not hold the records that it should", code="archive.altered")
 
 
@@ -302,8 +302,8 @@ class Rotator:
         archive = await open_archive_of(self._store, written.name, self._cluster)
         try:
             await check_archive(archive, written.name, before.chain if before is not None else "", written.chain)
-            found = await last_snapshot(archive)
-            if found is None or found[0] != written.snapshot:
+            snapshot = await last_snapshot(archive)
+            if snapshot is None or snapshot[0] != written.snapshot:
                 raise RotationError(f"the archive {written.name} lacks its last snapshot", code="archive.altered")
         finally:
             await archive.close()

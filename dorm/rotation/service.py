@@ -48,7 +48,7 @@ CHECK_S = 60.0
 """Seconds between two checks whether a rotation is due."""
 _PAUSE_S = 1.0
 _SAY_AGAIN = 60
-"""After this many attempts at a due rotation that fail for the same reason, the log says so again: about once an hour."""
+"""Number of attempts at a due rotation, failing for the same reason, after which the log says so again: about once an hour."""
 _log = structlog.get_logger(__name__)
 NO_ARCHIVES = (
     "the leading master has no place for archives; start it with --archives FOLDER or --archives s3://BUCKET/PREFIX"
@@ -86,7 +86,7 @@ class RotationService:
         self._room = room
         self._needed = needed
         self._check_s = check_s
-        self._asked: asyncio.Queue[tuple[Record, RotationRequested]] = asyncio.Queue(16)
+        self._requests: asyncio.Queue[tuple[Record, RotationRequested]] = asyncio.Queue(16)
         self._failed = ("", 0)
         """The last reason why a due rotation failed, and how often it did since the log says so."""
 
@@ -97,7 +97,7 @@ class RotationService:
             while True:
                 try:
                     async with asyncio.timeout(self._check_s):
-                        record, request = await self._asked.get()
+                        record, request = await self._requests.get()
                 except TimeoutError:
                     if self._leads() and self._rotator is not None:
                         await self._rotate_if_due()
@@ -130,8 +130,8 @@ class RotationService:
         event = decode(record)
         if not isinstance(event, RotationRequested):
             return
-        if forbidden(self._state(), event, subjects.who_of(record.subject)) is None and not self._asked.full():
-            self._asked.put_nowait((record, event))
+        if forbidden(self._state(), event, subjects.who_of(record.subject)) is None and not self._requests.full():
+            self._requests.put_nowait((record, event))
 
     async def _serve(self, record: Record, request: RotationRequested) -> None:
         policy = self._policy.asked(request.keep_records, request.keep_s)
@@ -243,7 +243,7 @@ class Settings(msgspec.Struct, frozen=True):
     policy: Policy = Policy()
 
 
-def rotating_beside(
+def rotating_while_leading(
     master: Master, connection: Connection, settings: Settings, key: SealKey
 ) -> AbstractAsyncContextManager[None]:
     """Rotate the log while the body runs and this master leads.  Raises StoreError for an invalid place."""

@@ -90,10 +90,12 @@ def validity_of(certificate: bytes) -> Validity:
     """Return the validity of a certificate in PEM or DER; of several, of the one that ends first.  Raises SecurityError."""
     try:
         pem = b"-----BEGIN" in certificate
-        found = x509.load_pem_x509_certificates(certificate) if pem else [x509.load_der_x509_certificate(certificate)]
+        certificates = (
+            x509.load_pem_x509_certificates(certificate) if pem else [x509.load_der_x509_certificate(certificate)]
+        )
     except ValueError:
         raise SecurityError("this is not a certificate", code="security.certificate_unreadable") from None
-    first = min(found, key=lambda one: one.not_valid_after_utc)
+    first = min(certificates, key=lambda each: each.not_valid_after_utc)
     return Validity(_ns(first.not_valid_before_utc), _ns(first.not_valid_after_utc))
 
 
@@ -104,10 +106,10 @@ def _ns(when: datetime) -> int:
 def fingerprint(certificate: str) -> str:
     """Return the SHA-256 of a certificate in PEM, in the form in which people compare it.  Raises SecurityError."""
     try:
-        found = x509.load_pem_x509_certificate(certificate.encode())
+        parsed = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError:
         raise SecurityError("this is not a certificate", code="security.authority_unreadable") from None
-    return hashlib.sha256(found.public_bytes(serialization.Encoding.DER)).hexdigest()
+    return hashlib.sha256(parsed.public_bytes(serialization.Encoding.DER)).hexdigest()
 
 
 def _begun(

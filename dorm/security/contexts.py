@@ -39,15 +39,15 @@ class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def find(self, name: str) -> Context:
         """Raises SecurityError."""
-        found = self.contexts.get(name)
-        if found is None:
+        context = self.contexts.get(name)
+        if context is None:
             there = ", ".join(sorted(self.contexts))
             raise SecurityError(
                 f"there is no context {name[:80]!r}"
                 + (f", only {there}" if there else "; `dorm context add` creates one"),
                 code="context.not_found",
             )
-        return found
+        return context
 
     def using(self, name: str) -> Contexts:
         """Return the same contexts with another current one, "" for none.  Raises SecurityError."""
@@ -66,7 +66,7 @@ class Contexts(msgspec.Struct, frozen=True, omit_defaults=True):
     def without(self, name: str) -> Contexts:
         """Raises SecurityError."""
         self.find(name)
-        left = {one: context for one, context in self.contexts.items() if one != name}
+        left = {other: context for other, context in self.contexts.items() if other != name}
         return Contexts("" if self.current == name else self.current, left)
 
 

@@ -67,7 +67,7 @@ class Key(msgspec.Struct, frozen=True):
     role: str
     public_key: str
     tenant: str = ""
-    """Of a user; "" for the tenant named like the user."""
+    """Tenant of a user; "" for the tenant named like the user."""
 
 
 def known_keys(known: Identities) -> list[Key]:
@@ -80,14 +80,14 @@ def known_keys(known: Identities) -> list[Key]:
 def accounts(cluster: str, keys: Iterable[Key]) -> str:
     """Return the configuration's part about accounts.  Of two identities with one key, which a server refuses, the first one
     counts."""
-    mine: dict[str, list[Key]] = {LOG: [], USERS: [], NODES: []}
+    keys_of: dict[str, list[Key]] = {LOG: [], USERS: [], NODES: []}
     taken: set[str] = set()
     for key in sorted(keys, key=lambda key: (account_of(key.role), key.role, key.name)):
         if key.public_key not in taken:
             taken.add(key.public_key)
-            mine[account_of(key.role)].append(key)
+            keys_of[account_of(key.role)].append(key)
     exports = exported(cluster)
-    blocks = [_account(cluster, account, mine[account], exports) for account in (LOG, USERS, NODES)]
+    blocks = [_account(cluster, account, keys_of[account], exports) for account in (LOG, USERS, NODES)]
     return (
         f"# Who may do what on cluster {cluster}, as its log says: written by `dorm init`, `dorm user` and `dorm node`.\n"
         "# The next one of them overwrites a change by hand.\n"
@@ -130,8 +130,8 @@ def _exports(importers: Mapping[str, Services]) -> list[str]:
             for subject in subjects:
                 accounts_of.setdefault((subject, many), []).append(account)
     return [
-        f"{{ service: {quoted(subject)}, {'response_type: stream, ' if many else ''}accounts: {quoted_list(found)} }}"
-        for (subject, many), found in accounts_of.items()
+        f"{{ service: {quoted(subject)}, {'response_type: stream, ' if many else ''}accounts: {quoted_list(accounts)} }}"
+        for (subject, many), accounts in accounts_of.items()
     ]
 
 
@@ -228,8 +228,8 @@ class KeyFolder:
     def admin(self) -> str:
         """Return the name of the admin who made the cluster, "" if there is none yet.  Raises CredentialsError."""
         for file in sorted(self.path.glob("*.json")):
-            if file.name != _JOINING and (found := read_credentials(file)).role == "admin":
-                return found.name
+            if file.name != _JOINING and (credentials := read_credentials(file)).role == "admin":
+                return credentials.name
         return ""
 
     def credentials(self, name: str) -> Credentials:
@@ -271,10 +271,10 @@ class KeyFolder:
     def _configuration(self, cluster: str, keys: Sequence[Key], now: int) -> bytes:
         present = [*PROCESSES, *([RESTORER] if self.file_of(RESTORER).exists() else [])]
         own = [Key(name, name, public_key(self.credentials(name).seed)) for name in present]
-        joining = [Key(node, "joining", one.public_key) for node, one in self.joining(now).items()]
+        joining = [Key(node, "joining", joiner.public_key) for node, joiner in self.joining(now).items()]
         return accounts(cluster, [*own, *keys, *joining]).encode()
 
-    def says(self, cluster: str, known: Identities, now: int) -> bool:
+    def matches(self, cluster: str, known: Identities, now: int) -> bool:
         """Return whether the configuration agrees with the log.  Raises SecurityError, CredentialsError."""
         written = self.accounts.read_bytes() if self.exists else b""
         return written == self._configuration(cluster, known_keys(known), now)
@@ -308,8 +308,8 @@ class KeyFolder:
                 timeout=_APPLY_S,
                 check=False,
             )
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            why = "" if done.returncode == 0 else (said[-1] if said else f"exit code {done.returncode}")
+            output = done.stderr.decode(errors="replace").strip().splitlines()
+            why = "" if done.returncode == 0 else (output[-1] if output else f"exit code {done.returncode}")
         except subprocess.TimeoutExpired:
             why = f"it does not end within {_APPLY_S:.0f} s"
         except OSError as error:
@@ -327,21 +327,21 @@ class KeyFolder:
         """Return the keys of tokens that are valid at this time, by node.  Raises SecurityError."""
         file = self.path / _JOINING
         try:
-            found = msgspec.json.decode(file.read_bytes(), type=dict[str, Joining])
+            stored = msgspec.json.decode(file.read_bytes(), type=dict[str, Joining])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             raise SecurityError(
                 f"{file} can't be read; remove it, and introduce those nodes again", code="security.unreadable"
             ) from None
-        return {node: one for node, one in found.items() if one.expires_at > now}
+        return {node: joiner for node, joiner in stored.items() if joiner.expires_at > now}
 
     def set_joining(self, node: str, joining: Joining | None, now: int) -> None:
         """Allow or forbid a node to join.  Raises SecurityError."""
-        found = {name: one for name, one in self.joining(now).items() if name != node}
+        joiners = {name: other for name, other in self.joining(now).items() if name != node}
         if joining is not None:
-            found[node] = joining
-        write_private(self.path / _JOINING, msgspec.json.encode(found))
+            joiners[node] = joining
+        write_private(self.path / _JOINING, msgspec.json.encode(joiners))
 
 
 def save_credentials(file: Path, credentials: Credentials, seed: str = "") -> None:

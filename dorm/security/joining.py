@@ -70,12 +70,12 @@ class Admin:
 
     async def known(self) -> Identities:
         """Return the cluster's identities.  Raises SecurityError if it is open."""
-        found = await self._client.look(lambda state: state.known)
-        if found is None:
+        identities = await self._client.look(lambda state: state.known)
+        if identities is None:
             raise SecurityError(
                 "this cluster is open: it knows no users; `dorm init` makes one that does", code="identity.open_cluster"
             )
-        return found
+        return identities
 
     async def enable(self, credentials: Credentials, masters: list[str]) -> None:
         """Make the cluster authenticate its users, with the author as its first admin; if it already does, change nothing."""
@@ -106,13 +106,13 @@ class Admin:
     async def _publish(self, event: Event) -> None:
         """Append an event, and wait until it is folded.  Raises SecurityError if the log refuses it, and the log's errors."""
         who = self._client.user
-        said = msgspec.structs.replace(event, id=f"{who}.{secrets.token_hex(8)}", at=self._clock(), by=who)
+        signed = msgspec.structs.replace(event, id=f"{who}.{secrets.token_hex(8)}", at=self._clock(), by=who)
         subject = subjects.fact(self._client.cluster, type(event).__name__, who)
-        stored = await append_event(self._client.log, subject, said)
+        stored = await append_event(self._client.log, subject, signed)
 
         def refused(state: State) -> tuple[str, str] | None:
-            found = refusal_at(state, stored.seq)
-            return (found.code, found.reason) if found is not None else None
+            refusal = refusal_at(state, stored.seq)
+            return (refusal.code, refusal.reason) if refusal is not None else None
 
         if (why := await self._client.look(refused)) is not None:
             raise SecurityError(why[1], code=why[0])
@@ -184,18 +184,18 @@ def read_token(text: str, now: int) -> Introduction:
         if not packed.startswith(_PREFIX) or len(packed) > _MOST:
             raise ValueError
         raw = base64.urlsafe_b64decode(packed.removeprefix(_PREFIX) + "=" * (-(len(packed) - len(_PREFIX)) % 4))
-        found = msgspec.msgpack.decode(zlib.decompressobj().decompress(raw, _MOST), type=Introduction)
-        found.credentials()
+        introduction = msgspec.msgpack.decode(zlib.decompressobj().decompress(raw, _MOST), type=Introduction)
+        introduction.credentials()
     except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError, CredentialsError):
         raise SecurityError(
             "this is not a token of a node; copy all of the line that `dorm node intro` prints", code="token.malformed"
         ) from None
-    if now > found.expires_at:
+    if now > introduction.expires_at:
         raise SecurityError(
-            f"the token of node {found.node} has expired; an admin makes another one with `dorm node intro`",
+            f"the token of node {introduction.node} has expired; an admin makes another one with `dorm node intro`",
             code="token.expired",
         )
-    return found
+    return introduction
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------
@@ -301,9 +301,9 @@ async def join(introduction: Introduction, file: Path) -> Credentials:
 
 def _key_in(file: Path, introduction: Introduction) -> Credentials:
     with contextlib.suppress(CredentialsError):
-        found = read_credentials(file)
-        if (found.name, found.cluster) == (introduction.node, introduction.cluster):
-            return found
+        credentials = read_credentials(file)
+        if (credentials.name, credentials.cluster) == (introduction.node, introduction.cluster):
+            return credentials
     made = Credentials(introduction.cluster, introduction.url, introduction.node, "node", new_seed(), introduction.ca)
     save_credentials(file, made)
     return made

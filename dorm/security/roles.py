@@ -43,7 +43,7 @@ from events.nats.streams import all_streams, log_stream, report_stream
 LOG, USERS, NODES = "LOG", "USERS", "NODES"
 """The accounts."""
 _RESPONSES = "_R_.>"
-"""Where the server receives answers to imported requests; each has its own random subject."""
+"""Subjects on which the server receives answers to imported requests; each has its own random subject."""
 
 
 def _written_by(*writers: k.Writer) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
     ]
     publish += [f"dorm.{cluster}.{kind}.{author}" for kind in PUBLISHES[role]]
     if role == "node":
-        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in _fetching(cluster)]
+        publish += [each.replace(OWN_API, IMPORTED_API, 1) for each in _fetching(cluster)]
         publish += [names.report(cluster, name), names.progress_of(cluster, node=name)]
         listens = [inbox, names.asked_of(cluster, name, "logs"), names.ask_agents(cluster)]
         listens += [names.asked_of(cluster, name, what) for what in (FILES, PUT)]
@@ -217,10 +217,10 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
         publish.append(names.view(cluster, name))
     if role == "reader" and name == BACKUP:
         seen = shipping(cluster)
-        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in (*seen.single, *seen.many)]
+        publish += [each.replace(OWN_API, IMPORTED_API, 1) for each in (*seen.single, *seen.many)]
     if role == "reader" and name == DELIVERER:
         publish += [f"dorm.{cluster}.{kind}.{name}" for kind in _OF_DELIVERERS]
-        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in _delivering(cluster)]
+        publish += [each.replace(OWN_API, IMPORTED_API, 1) for each in _delivering(cluster)]
     if role in ("user", "operator"):
         publish += _of_shippers(cluster, role, tenant or name)
     tenant = (tenant or name) if role == "user" else "*"
@@ -230,8 +230,8 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
 
 
 def _delivering(cluster: str) -> list[str]:
-    """Return what deliverers ask of JetStream beside reading: which places in the log there are, and that a record is done.
-    Readers may make places and read from them."""
+    """Return what deliverers ask of JetStream in addition to reading: which places in the log there are, and that a record
+    is done.  Readers may make places and read from them."""
     stream = log_stream(cluster)
     return [f"{OWN_API}.CONSUMER.LIST.{stream}", f"$JS.ACK.{stream}.>"]
 
@@ -239,11 +239,15 @@ def _delivering(cluster: str) -> list[str]:
 def _of_shippers(cluster: str, role: str, tenant: str) -> list[str]:
     """Return what a user or operator may publish on to ship folders.  An operator sees what all tenants have."""
     seen = shipping(cluster, tenant if role == "user" else "*")
-    asked = [*seen.single, *seen.many, *(_limits_asked(cluster) if role == "user" else [])]
+    requested = [*seen.single, *seen.many, *(_limits_asked(cluster) if role == "user" else [])]
     if role == "operator":
-        asked.append(f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}")
+        requested.append(f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}")
     own = [_limits_of_files(cluster)] if role == "operator" else []
-    return [names.file(cluster, tenant, "*"), *own, *(one.replace(OWN_API, IMPORTED_API, 1) for one in asked)]
+    return [
+        names.file(cluster, tenant, "*"),
+        *own,
+        *(subject.replace(OWN_API, IMPORTED_API, 1) for subject in requested),
+    ]
 
 
 def _limits_asked(cluster: str) -> list[str]:
@@ -297,7 +301,7 @@ def _of_masters(cluster: str) -> list[str]:
         f"{OWN_API}.STREAM.MSG.GET.{parts_config(cluster).name}",
         f"{OWN_API}.STREAM.PURGE.{snapshots}",
         # Removal of folders that no app needs any more from the store of shipped folders.
-        *(one for services in [shipping(cluster)] for one in (*services.single, *services.many)),
+        *(subject for services in [shipping(cluster)] for subject in (*services.single, *services.many)),
         f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}",
         f"{OWN_API}.STREAM.PURGE.{log_stream(cluster)}",  # Rotation: archived records leave the stream.
         *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in all_streams(cluster)),

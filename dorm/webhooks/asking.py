@@ -86,26 +86,26 @@ def check_events(events: Sequence[str]) -> list[str]:
 
 async def all_endpoints(client: Client) -> Endpoints:
     """Return every webhook of the cluster.  Raises the log's errors."""
-    found = Endpoints()
+    current = Endpoints()
     wanted = endpoints.subjects_of(client.cluster)
     async with contextlib.aclosing(client.log.read(after=await client.log.start(), subjects=wanted)) as batches:
         async for batch in batches:
             for record in batch:
-                found.fold(record)
-    return found
+                current.fold(record)
+    return current
 
 
 async def find(client: Client, name: str) -> Endpoint:
     """Return one.  Raises NoWebhook, and the log's errors."""
     everything = await all_endpoints(client)
-    found = everything.get(name)
-    if found is None:
-        names = ", ".join(one.name for one in everything)
+    endpoint = everything.get(name)
+    if endpoint is None:
+        names = ", ".join(each.name for each in everything)
         raise NoWebhook(
             f"there is no webhook {name[:60]!r}"
             + (f"; there are {names}" if names else "; `dorm webhooks add` adds one")
         )
-    return found
+    return endpoint
 
 
 async def add(client: Client, keys: Keys, name: str, url: str, events: Sequence[str], waits_s: float) -> WebhookSet:
@@ -118,7 +118,7 @@ async def add(client: Client, keys: Keys, name: str, url: str, events: Sequence[
         event = msgspec.structs.replace(
             event, key=before.key, previous_key=before.previous_key, previous_until=before.previous_until
         )
-    return await _say(client, event)
+    return await _publish_signed(client, event)
 
 
 async def rotate(client: Client, keys: Keys, name: str, overlap_s: float) -> WebhookSet:
@@ -131,21 +131,21 @@ async def rotate(client: Client, keys: Keys, name: str, overlap_s: float) -> Web
         previous_key=before.key if overlap_s > 0 and keys.knows(before.key) else "",
         previous_until=time.time_ns() + int(overlap_s * 1e9),
     )
-    return await _say(client, event)
+    return await _publish_signed(client, event)
 
 
 async def enable(client: Client, name: str, *, skip: bool) -> None:
     """Deliver again, from where it stopped, or with `skip` from now on.  Raises NoWebhook, and the log's errors."""
     before = await find(client, name)
     if skip:
-        await _say(client, WebhookRemoved(webhook=name))
-    await _say(client, _as_it_is(before))
+        await _publish_signed(client, WebhookRemoved(webhook=name))
+    await _publish_signed(client, _as_it_is(before))
 
 
 async def remove(client: Client, name: str) -> None:
     """Raises NoWebhook, and the log's errors."""
     await find(client, name)
-    await _say(client, WebhookRemoved(webhook=name))
+    await _publish_signed(client, WebhookRemoved(webhook=name))
 
 
 async def try_out(client: Client, name: str, timeout: float) -> WebhookTested:
@@ -155,31 +155,33 @@ async def try_out(client: Client, name: str, timeout: float) -> WebhookTested:
         text = f"webhook {name!r} is disabled ({endpoint.reason}); `dorm webhooks enable {name}` enables it"
         raise WebhookError(text, code="webhook.disabled")
     after = await client.log.end()
-    asked = await _say(client, WebhookTestRequested(webhook=name))
+    request = await _publish_signed(client, WebhookTestRequested(webhook=name))
     wanted = [subjects.fact_pattern(client.cluster, WebhookTested.__name__)]
     no_answer = NoAnswer(f"no deliverer has answered within {timeout:g} s; start one with `dorm webhooks run`")
     waited = facts_after(client.log, after, timeout=timeout, no_answer=no_answer, subjects=wanted)
     async with contextlib.aclosing(waited) as facts:
         async for fact in facts:
-            if isinstance(fact, WebhookTested) and fact.test == asked.id:
+            if isinstance(fact, WebhookTested) and fact.test == request.id:
                 return fact
     raise AssertionError("it returns or raises")
 
 
-def _as_it_is(one: Endpoint) -> WebhookSet:
+def _as_it_is(endpoint: Endpoint) -> WebhookSet:
     return WebhookSet(
-        webhook=one.name,
-        url=one.url,
-        events=list(one.events),
-        key=one.key,
-        previous_key=one.previous_key,
-        previous_until=one.previous_until,
-        waits_s=one.waits_s,
+        webhook=endpoint.name,
+        url=endpoint.url,
+        events=list(endpoint.events),
+        key=endpoint.key,
+        previous_key=endpoint.previous_key,
+        previous_until=endpoint.previous_until,
+        waits_s=endpoint.waits_s,
     )
 
 
-async def _say(client: Client, event: Made) -> Made:
-    said = msgspec.structs.replace(event, id=f"{client.user}.{secrets.token_hex(8)}", at=time.time_ns(), by=client.user)
-    await client.check_authority(said)
-    await append_event(client.log, subjects.fact(client.cluster, type(event).__name__, client.user), said)
-    return said
+async def _publish_signed(client: Client, event: Made) -> Made:
+    signed = msgspec.structs.replace(
+        event, id=f"{client.user}.{secrets.token_hex(8)}", at=time.time_ns(), by=client.user
+    )
+    await client.check_authority(signed)
+    await append_event(client.log, subjects.fact(client.cluster, type(event).__name__, client.user), signed)
+    return signed

@@ -109,16 +109,16 @@ class Watch:
         self._voids: dict[int, None] = {}
         self._thread = Thread("dorm-webhooks")
         self._fold = LiveFold(log, begin=self._open, thread=self._thread)
-        self._fold.on_begin.append(lambda _state: self._fold.observers.append(self._see))
+        self._fold.on_begin.append(lambda _state: self._fold.observers.append(self._note_record))
 
-    async def left_out(self, one: Logged) -> bool:
+    async def left_out(self, logged: Logged) -> bool:
         """Return whether an event, once folded, belongs to a void round or repeats an earlier one."""
-        if one.round is None and not isinstance(one.event, AppWaitsLong):
+        if logged.round is None and not isinstance(logged.event, AppWaitsLong):
             return False
-        seq = one.position.seq
+        seq = logged.position.seq
         await self._fold.reach(seq)
-        if isinstance(one.event, AppWaitsLong):
-            return self._published.get(_wait_of(one.event), seq) != seq
+        if isinstance(logged.event, AppWaitsLong):
+            return self._published.get(_wait_of(logged.event), seq) != seq
         return seq in self._voids
 
     async def app_after(self, seq: int, app_id: str) -> App | None:
@@ -153,7 +153,7 @@ class Watch:
                     self._note(decode(record), record.seq)
         return state
 
-    def _see(self, _state: State, record: Record, event: Event, folded: Folded) -> None:
+    def _note_record(self, _state: State, record: Record, event: Event, folded: Folded) -> None:
         if folded == "void":
             self._voids[record.seq] = None
             while len(self._voids) > _MOST_VOIDS:
@@ -215,8 +215,8 @@ async def standing_of(places: Places, endpoint: Endpoint) -> Standing | None:
         names = await places.names(WEBHOOK)
     except LogRefused:
         return None
-    found = next((name for name in names if is_place_of(name, endpoint)), None)
-    return await places.standing(found) if found is not None else None
+    place = next((name for name in names if is_place_of(name, endpoint)), None)
+    return await places.standing(place) if place is not None else None
 
 
 _SAFE = str.maketrans(dict.fromkeys("@+=", "_"))
@@ -237,8 +237,8 @@ class Deliverer:
         timeout_s: float = TIMEOUT_S,
         again_s: float = AGAIN_S,
     ) -> None:
-        """`who` is the user in whose name it reports; `allowed` are networks beside the public ones.  Requests take at most
-        `timeout_s` seconds; deliveries of a killed deliverer are repeated after `again_s`."""
+        """`who` is the user in whose name it reports; `allowed` are networks in addition to the public ones.  Requests
+        take at most `timeout_s` seconds; deliveries of a killed deliverer are repeated after `again_s`."""
         self._connection = connection
         self._log = connection.log
         self._cluster = connection.cluster
@@ -253,7 +253,7 @@ class Deliverer:
         self._workers: dict[str, tuple[Endpoint, asyncio.Task[None]]] = {}
         self._watch = Watch(self._log, self._cluster, who, clock=clock, after_s=self._waits)
         self.ready = asyncio.Event()
-        """Set once every webhook that the log named at the start has its worker."""
+        """Event that is set once every webhook that the log named at the start has its worker."""
 
     async def metrics(self) -> Iterable[Metric]:
         """Return its counts, for `dorm.metrics.server`."""
@@ -280,7 +280,7 @@ class Deliverer:
             async with self._sender, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch.run())
                 for endpoint in self._endpoints:
-                    await self._bring(endpoint.name, tasks)
+                    await self._update_worker(endpoint.name, tasks)
                 tasks.create_task(self._remove_places())
                 self.ready.set()
                 while True:
@@ -300,7 +300,7 @@ class Deliverer:
             async for batch in batches:
                 for record in batch:
                     if name := self._endpoints.fold(record):
-                        await self._bring(name, tasks)
+                        await self._update_worker(name, tasks)
 
     async def _read_all(self) -> None:
         self._endpoints = endpoints.Endpoints()
@@ -310,7 +310,7 @@ class Deliverer:
                 for record in batch:
                     self._endpoints.fold(record)
 
-    async def _bring(self, name: str, tasks: asyncio.TaskGroup) -> None:
+    async def _update_worker(self, name: str, tasks: asyncio.TaskGroup) -> None:
         """Start, change or end the worker of a webhook."""
         endpoint = self._endpoints.get(name)
         before, running = self._workers.pop(name, (None, None))

@@ -82,7 +82,7 @@ class Endpoints:
         self._all: dict[str, Endpoint] = {}
 
     def __iter__(self) -> Iterator[Endpoint]:
-        return iter(sorted(self._all.values(), key=lambda one: one.name))
+        return iter(sorted(self._all.values(), key=lambda endpoint: endpoint.name))
 
     def get(self, name: str) -> Endpoint | None:
         return self._all.get(name)
@@ -196,10 +196,10 @@ class Notification(NamedTuple):
     tenant: str
     url: str
     message: str
-    """Its `webhook-id`, the same for each attempt."""
+    """The `webhook-id`, the same for each attempt."""
     body: bytes
     time: int
-    """When the event was stored (UTC ns)."""
+    """Time at which the event was stored (UTC ns)."""
 
 
 def may_concern(event: k.Event) -> bool:
@@ -207,19 +207,19 @@ def may_concern(event: k.Event) -> bool:
     return type(event) in _ENDS or (isinstance(event, k.Resized) and bool(event.changes))
 
 
-def notifications(base: str, cluster: str, one: Logged, find: Callable[[str], App | None]) -> Iterator[Notification]:
+def notifications(base: str, cluster: str, logged: Logged, find: Callable[[str], App | None]) -> Iterator[Notification]:
     """Yield the notifications of an event under the URL `base`. `find` returns an app by its id, after the event."""
-    event = one.event
+    event = logged.event
     if isinstance(event, k.Resized):
         for change in event.changes:
             if change.placement and (app := find(change.app)) is not None:
                 more = {"containers": len(change.placement), "adjustment": change.adjustment}
-                yield from _of(base, cluster, one, app, "resized", more)
+                yield from _of(base, cluster, logged, app, "resized", more)
     elif type(event) in _ENDS and (app := find(event.app)) is not None:  # type: ignore[attr-defined]
-        yield from _of(base, cluster, one, app, _ENDS[type(event)], {"reason": app.end_reason})
+        yield from _of(base, cluster, logged, app, _ENDS[type(event)], {"reason": app.end_reason})
 
 
-def _of(base: str, cluster: str, one: Logged, app: App, what: str, more: dict[str, Any]) -> Iterator[Notification]:
+def _of(base: str, cluster: str, logged: Logged, app: App, what: str, more: dict[str, Any]) -> Iterator[Notification]:
     notify = app.spec.notify
     if notify is None or what not in notify.on or not is_under(base, notify.url):
         return
@@ -233,15 +233,20 @@ def _of(base: str, cluster: str, one: Logged, app: App, what: str, more: dict[st
         **more,
     }
     # The event may also be about others' apps; the notification is about one app.
-    envelope = {key: value for key, value in cloud_event(one).items() if key != "data"}
+    envelope = {key: value for key, value in cloud_event(logged).items() if key != "data"}
     envelope |= {
         "type": f"io.dorm.app.{what}.v1",
         "subject": f"app/{app.id}",
-        "id": f"{one.position}.{app.id}",
+        "id": f"{logged.position}.{app.id}",
         "data": data,
     }
     yield Notification(
-        app.id, app.tenant, notify.url, f"{message_id(cluster, one)}-{app.id}", msgspec.json.encode(envelope), one.time
+        app.id,
+        app.tenant,
+        notify.url,
+        f"{message_id(cluster, logged)}-{app.id}",
+        msgspec.json.encode(envelope),
+        logged.time,
     )
 
 
@@ -249,19 +254,19 @@ def is_under(base: str, url: str) -> bool:
     """Return whether a URL lies under another one: the same scheme, host and port, and a path below its path.  A path
     that a server could read as another one (`..`, encoded or not) lies under none."""
     try:
-        one, other = urlsplit(base), urlsplit(url)
-        ports = [parts.port or _PORTS.get(parts.scheme) for parts in (one, other)]
+        upper, lower = urlsplit(base), urlsplit(url)
+        ports = [parts.port or _PORTS.get(parts.scheme) for parts in (upper, lower)]
     except ValueError:
         return False
-    if (one.scheme, one.hostname, ports[0]) != (other.scheme, other.hostname, ports[1]) or not one.hostname:
+    if (upper.scheme, upper.hostname, ports[0]) != (lower.scheme, lower.hostname, ports[1]) or not upper.hostname:
         return False
-    if other.username is not None or other.password is not None:
+    if lower.username is not None or lower.password is not None:
         return False
-    path = unquote(unquote(other.path))
+    path = unquote(unquote(lower.path))
     if any(part in ("..", ".") for part in path.replace("\\", "/").split("/")):
         return False
-    below = one.path.rstrip("/")
-    return other.path == below or other.path.startswith(f"{below}/")
+    below = upper.path.rstrip("/")
+    return lower.path == below or lower.path.startswith(f"{below}/")
 
 
 class Allowance:

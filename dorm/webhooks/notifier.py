@@ -41,7 +41,7 @@ ones."""
 _AT_ONCE = 64
 """Records in progress at once."""
 _HOLDS = 4
-"""How often a record in progress is held within the time after which the server would give it out again."""
+"""Number of times that a record in progress is held within the time after which the server would give it out again."""
 _log = Logger(__name__)
 
 
@@ -70,11 +70,11 @@ class Notifier(Worker):
         self._hold_s = again_s / _HOLDS
         self._allowance = Allowance(asyncio.get_running_loop().time)
         self._waiting: dict[int, _Waiting] = {}
-        """By sequence of a record."""
+        """Waiting records by sequence."""
         self._waits = Shares(MOST_NOT_DONE // 2)
         self._working = Shares(_AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By tenant: it has its notifications in the order of the log, except those that failed."""
+        """Locks by tenant: it has its notifications in the order of the log, except those that failed."""
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -106,16 +106,16 @@ class Notifier(Worker):
 
     async def _send_all(self, delivery: Delivery) -> Outcome | None:
         record = delivery.record
-        wanted = [one for one in logged(record) if may_concern(one.event)]
-        if any(isinstance(one.event, WebhookTestRequested) for one in logged(record)):
+        wanted = [event for event in logged(record) if may_concern(event.event)]
+        if any(isinstance(event.event, WebhookTestRequested) for event in logged(record)):
             return await super()._send_all(delivery)
         if not wanted or await self._left_out(wanted[0]):
             return None
         apps = {app.id: app for app in [await self._find(record.seq, id) for id in _named(wanted)] if app is not None}
         before = self._forget(record.seq)
         of: dict[str, list[Notification]] = {}
-        for one in wanted:
-            for each in notifications(self.endpoint.url, self._cluster, one, apps.get):
+        for event in wanted:
+            for each in notifications(self.endpoint.url, self._cluster, event, apps.get):
                 if each.message not in before.have:
                     of.setdefault(each.tenant, []).append(each)
         now = self._waiting[record.seq] = _Waiting()
@@ -172,13 +172,15 @@ class Notifier(Worker):
         now.tenants.add(tenant)
         return failed
 
-    async def _notify(self, one: Notification) -> Outcome | None:
+    async def _notify(self, notification: Notification) -> Outcome | None:
         """Send a notification; None if its tenant has exceeded its limit."""
-        if not self._allowance.take(one.tenant):
+        if not self._allowance.take(notification.tenant):
             self._measured.given_up += 1
-            _log.warning("a notification is left out: its tenant has too many", tenant=one.tenant, app=one.app)
+            _log.warning(
+                "a notification is left out: its tenant has too many", tenant=notification.tenant, app=notification.app
+            )
             return None
-        return await self._post(one.url, one.message, one.body, one.time)
+        return await self._post(notification.url, notification.message, notification.body, notification.time)
 
     def _forget(self, seq: int) -> _Waiting:
         """Remove a record from those that wait, and return its entry."""
@@ -199,8 +201,8 @@ class Notifier(Worker):
 
 def _named(wanted: list[Any]) -> list[str]:
     """Return the apps that events are about."""
-    found: dict[str, None] = {}
-    for one in wanted:
-        changes = getattr(one.event, "changes", None)
-        found.update(dict.fromkeys([change.app for change in changes] if changes is not None else [one.event.app]))
-    return list(found)
+    apps: dict[str, None] = {}
+    for event in wanted:
+        changes = getattr(event.event, "changes", None)
+        apps.update(dict.fromkeys([change.app for change in changes] if changes is not None else [event.event.app]))
+    return list(apps)

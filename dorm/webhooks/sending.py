@@ -58,15 +58,15 @@ class NotAllowedError(OSError):
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """Parse `10.0.0.0/8`, or single addresses; `loopback` and `private` stand for the usual ones.  Raises NetworkError."""
-    found: list[Network] = []
+    networks: list[Network] = []
     for text in texts:
         try:
-            found += [ipaddress.ip_network(one, strict=False) for one in _WORDS.get(text, (text,))]
+            networks += [ipaddress.ip_network(network, strict=False) for network in _WORDS.get(text, (text,))]
         except ValueError:
             raise NetworkError(
                 f"{text[:80]!r} is not a network; write one such as 10.1.0.0/16, or loopback or private"
             ) from None
-    return tuple(found)
+    return tuple(networks)
 
 
 _WORDS = {
@@ -79,32 +79,32 @@ def permitted(address: str, allowed: Sequence[Network]) -> bool:
     """Return whether an address may be connected to: it is public, even if it carries an IPv4 address within, or
     allowed."""
     try:
-        one = ipaddress.ip_address(address.split("%")[0])
+        ip = ipaddress.ip_address(address.split("%")[0])
     except ValueError:
         return False
-    return all(_public(each) or _within(each, allowed) for each in _meanings(one))
+    return all(_public(each) or _within(each, allowed) for each in _meanings(ip))
 
 
-def _meanings(one: Ip) -> list[Ip]:
+def _meanings(ip: Ip) -> list[Ip]:
     """Return the address that packets reach: an IPv4 address inside an IPv6 address counts."""
-    if isinstance(one, ipaddress.IPv4Address):
-        return [one]
-    if one.ipv4_mapped is not None:
-        return [one.ipv4_mapped]
-    inner: list[Ip] = [one.sixtofour] if one.sixtofour is not None else []
-    if one.teredo is not None:
-        inner += one.teredo
-    if one in _NAT64:
-        inner.append(ipaddress.IPv4Address(int(one) & 0xFFFFFFFF))
-    return [one, *inner]
+    if isinstance(ip, ipaddress.IPv4Address):
+        return [ip]
+    if ip.ipv4_mapped is not None:
+        return [ip.ipv4_mapped]
+    inner: list[Ip] = [ip.sixtofour] if ip.sixtofour is not None else []
+    if ip.teredo is not None:
+        inner += ip.teredo
+    if ip in _NAT64:
+        inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
+    return [ip, *inner]
 
 
-def _public(one: Ip) -> bool:
-    return one.is_global and not one.is_multicast
+def _public(ip: Ip) -> bool:
+    return ip.is_global and not ip.is_multicast
 
 
-def _within(one: Ip, allowed: Sequence[Network]) -> bool:
-    return any(one.version == network.version and one in network for network in allowed)
+def _within(ip: Ip, allowed: Sequence[Network]) -> bool:
+    return any(ip.version == network.version and ip in network for network in allowed)
 
 
 class GuardedResolver(AbstractResolver):
@@ -116,10 +116,12 @@ class GuardedResolver(AbstractResolver):
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily | int = 0) -> list[ResolveResult]:
         """Raises NotAllowedError, and OSError for an unknown name."""
-        found = await self._inner.resolve(host, port, family)  # type: ignore[arg-type]  # 0 stands for any family
-        usable = [one for one in found if permitted(one["host"], self._allowed)]
+        resolved = await self._inner.resolve(host, port, family)  # type: ignore[arg-type]  # 0 stands for any family
+        usable = [each for each in resolved if permitted(each["host"], self._allowed)]
         if not usable:
-            raise NotAllowedError(f"{host} is {', '.join(sorted({one['host'] for one in found}))}, which is not public")
+            raise NotAllowedError(
+                f"{host} is {', '.join(sorted({each['host'] for each in resolved}))}, which is not public"
+            )
         return usable
 
     async def close(self) -> None:
@@ -142,9 +144,9 @@ class Outcome(NamedTuple):
     status: int
     """0 for no answer."""
     reason: str
-    """Why it failed, in one line; "" if it was delivered."""
+    """Reason of the failure, in one line; "" if it was delivered."""
     retry_after_s: float = 0.0
-    """How long the endpoint asks us to wait."""
+    """Seconds for which the endpoint asks Dorm to wait."""
 
     @property
     def delivered(self) -> bool:
@@ -157,7 +159,7 @@ class Outcome(NamedTuple):
 
 
 class Sender:
-    """Use as an async context manager.  `allowed` are networks beside the public ones."""
+    """Use as an async context manager.  `allowed` are networks in addition to the public ones."""
 
     def __init__(self, allowed: Sequence[Network], *, timeout_s: float = TIMEOUT_S) -> None:
         self._allowed = allowed

@@ -39,7 +39,7 @@ SCHEDULE_S = (
 """Seconds from each failed attempt to the next; after the last one there is none."""
 _SPREAD = 0.2
 _EARLY_S = 2.0
-"""How much earlier than its time, in seconds, a record may come: the server keeps times in whole seconds."""
+"""Seconds by which a record may come earlier than its time: the server keeps times in whole seconds."""
 _AGAIN_S = 2.0
 _USER_AGENT = "dorm-webhooks"
 _log = Logger(__name__)
@@ -57,9 +57,9 @@ class _Postponed(NamedTuple):
     """A record that waits for its next attempt."""
 
     due: float
-    """By the loop's clock."""
+    """Loop time at which it is due."""
     early: int
-    """How often it was delivered before its time."""
+    """Number of deliveries before its time."""
 
 
 class Worker:
@@ -99,9 +99,9 @@ class Worker:
         self._schedule_s = schedule_s
         self._most_pending = most_pending
         self._partly: dict[int, int] = {}
-        """By sequence of a round that is not done, how many of its events the endpoint has; as many as may be pending."""
+        """Number of events that the endpoint has, by the sequence of a round that is not done; as many as may be pending."""
         self._postponed: dict[int, _Postponed] = {}
-        """By sequence of a record; as many as may be pending."""
+        """Postponed records by sequence; as many as may be pending."""
         self._delivered_after: int = 0
         """The largest sequence that the endpoint has taken since this worker started."""
 
@@ -168,7 +168,7 @@ class Worker:
     async def _send_all(self, delivery: Delivery) -> Outcome | None:
         """Send the events of a record that the endpoint does not have yet.  Return the failure that ended it, or None."""
         record = delivery.record
-        wanted = [one for one in logged(record) if endpoints.wants(self.endpoint, one.event)]
+        wanted = [event for event in logged(record) if endpoints.wants(self.endpoint, event.event)]
         if not wanted or await self._left_out(wanted[0]):
             return None
         for index in range(self._partly.get(record.seq, 0), len(wanted)):
@@ -190,9 +190,9 @@ class Worker:
         while len(self._partly) > MOST_PENDING:
             del self._partly[next(iter(self._partly))]
 
-    async def _send(self, one: Logged) -> Outcome:
+    async def _send(self, event: Logged) -> Outcome:
         return await self._post(
-            self.endpoint.url, endpoints.message_id(self._cluster, one), endpoints.body(one), one.time
+            self.endpoint.url, endpoints.message_id(self._cluster, event), endpoints.body(event), event.time
         )
 
     async def _post(self, url: str, message: str, body: bytes, time: int) -> Outcome:

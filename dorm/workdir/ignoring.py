@@ -60,7 +60,7 @@ class Rule(NamedTuple):
 
 def ask_git(
     folder: Path,
-    *words: str,
+    *arguments: str,
     given: bytes = b"",
     timeout: float = _PATIENCE_S,
     any_owner: bool = False,
@@ -80,7 +80,7 @@ def ask_git(
         environment |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
     try:
         done = subprocess.run(
-            ["git", *_HARMLESS, *(_ANY_OWNER if any_owner else ()), "-C", str(folder), *words],
+            ["git", *_HARMLESS, *(_ANY_OWNER if any_owner else ()), "-C", str(folder), *arguments],
             input=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=timeout, check=False, env=environment,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
@@ -95,17 +95,17 @@ def unfiltered(folder: Path, timeout: float = _PATIENCE_S) -> dict[str, str]:
     if code:
         raise NoAnswer("git can't read its settings")
     fields = os.fsdecode(out).split("\0")
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for scope, name in zip(fields[::2], fields[1::2], strict=False):
         if scope in ("local", "worktree") and name.startswith("filter."):
             driver = name.rpartition(".")[0]
-            found |= {f"{driver}.clean": "", f"{driver}.process": "", f"{driver}.required": "false"}
-    return found
+            settings |= {f"{driver}.clean": "", f"{driver}.process": "", f"{driver}.required": "false"}
+    return settings
 
 
 def repository_of(folder: Path) -> Path | None:
     """Return the folder of the repository that contains a (resolved) folder, by its `.git`; None if there is none."""
-    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+    return next((candidate for candidate in (folder, *folder.parents) if (candidate / ".git").exists()), None)
 
 
 def tracked_below(folder: Path, repository: Path) -> list[str]:
@@ -127,16 +127,16 @@ def rules_for(folder: Path, paths: Sequence[str]) -> list[Rule | None]:
         return []
     # Behind `./`, a name that begins with a colon is a name.
     given = b"".join(b"./" + os.fsencode(path) + b"\0" for path in paths)
-    words = ("check-ignore", "-z", "--stdin", "--verbose", "--non-matching", "--no-index")
-    code, out = ask_git(folder, *words, given=given, any_owner=True)
+    command = ("check-ignore", "-z", "--stdin", "--verbose", "--non-matching", "--no-index")
+    code, out = ask_git(folder, *command, given=given, any_owner=True)
     fields = [os.fsdecode(field) for field in out.split(b"\0")]
     if code not in (0, 1) or len(fields) != 4 * len(paths) + 1:
         raise NoAnswer("git can't say which entries it ignores")
-    found: list[Rule | None] = []
+    rules: list[Rule | None] = []
     for at in range(0, len(fields) - 1, 4):
         source, line, pattern = fields[at : at + 3]
-        found.append(Rule(source, int(line or 0), pattern) if source and not pattern.startswith("!") else None)
-    return found
+        rules.append(Rule(source, int(line or 0), pattern) if source and not pattern.startswith("!") else None)
+    return rules
 
 
 # --- ignoring ---------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class _Patterns(NamedTuple):
     """The patterns of one file."""
 
     prefix: str
-    """What to put before a path within the shipped folder, or, for patterns of folders below it, to leave out of it."""
+    """Prefix to put before a path within the shipped folder, or, for patterns of folders below it, to leave out of it."""
     within: str
     spec: GitIgnoreSpec
     rules: list[Rule]
@@ -207,19 +207,19 @@ class _Chain:
 
     def above(self, root: Path, repository: Path) -> _Chain:
         """Return it with the files of the folders above `root`, up to the repository's."""
-        found = []
+        files = []
         for folder in reversed(
             [parent for parent in root.parents if parent == repository or repository in parent.parents]
         ):
             file, prefix = folder / self._name, f"{root.relative_to(folder).as_posix()}/"
-            found.append(_Patterns.read(file, file.relative_to(repository).as_posix(), prefix))
-        return _Chain(self._name, tuple(one for one in found if one is not None))
+            files.append(_Patterns.read(file, file.relative_to(repository).as_posix(), prefix))
+        return _Chain(self._name, tuple(patterns for patterns in files if patterns is not None))
 
     def below(self, folder: Path, path: str) -> _Chain:
         """Return it with the file of a folder, whose path within the shipped one is `path` ("" for itself)."""
         prefix = f"{path}/" if path else ""
-        found = _Patterns.read(folder / self._name, prefix + self._name, within=prefix)
-        return self if found is None else _Chain(self._name, (*self._files, found))
+        patterns = _Patterns.read(folder / self._name, prefix + self._name, within=prefix)
+        return self if patterns is None else _Chain(self._name, (*self._files, patterns))
 
     def verdict(self, path: str, *, folder: bool) -> _Verdict | None:
         for patterns in reversed(self._files):
@@ -252,7 +252,7 @@ class _Repository:
             return [path]
         begin = bisect_left(self._tracked, f"{inner}/")
         end = bisect_left(self._tracked, f"{inner}0", begin)  # "0" comes right after "/".
-        return [self.prefix + one for one in self._tracked[begin:end]]
+        return [self.prefix + name for name in self._tracked[begin:end]]
 
 
 class Entry(NamedTuple):
@@ -265,7 +265,7 @@ class Answer(NamedTuple):
     """Whether an entry is left out."""
 
     rule: Rule | None = None
-    """Why; None if it is shipped, or if it is left out because of its name."""
+    """Rule that leaves it out; None if it is shipped, or if it is left out because of its name."""
     by_name: bool = False
     insisted: bool = False
     """A `.dormignore` says that it is shipped."""
@@ -282,7 +282,7 @@ class Ignored:
         """The `.gitignore` files, which count where git does not answer."""
         self._git = git
         self.notes = notes
-        """What the folder's owner should know of how the rules were read, one list for all folders."""
+        """Notes for the folder's owner on how the rules were read, one list for all folders."""
 
     @classmethod
     def of(cls, root: Path) -> Ignored:
@@ -348,8 +348,8 @@ class Ignored:
 
     def _read(self, entry: Entry) -> Rule | None:
         """Return the rule that ignores an entry, without git."""
-        found = self._chain.verdict(entry.path, folder=entry.folder)
-        return found.rule if found is not None and found.out else None
+        verdict = self._chain.verdict(entry.path, folder=entry.folder)
+        return verdict.rule if verdict is not None and verdict.out else None
 
     def _answered(self, entry: Entry, rule: Rule | None) -> Answer:
         """Return the answer about an entry after git has named its own rule."""
@@ -358,19 +358,19 @@ class Ignored:
         return Answer(rule, tracked=entry.folder and bool(self.tracked_in(entry.path)))
 
 
-def judged(asked: Sequence[tuple[Ignored, Entry]]) -> list[Answer]:
+def judged(entries: Sequence[tuple[Ignored, Entry]]) -> list[Answer]:
     """Return the answers about entries of several folders; git is asked once for each repository.  Blocks."""
-    answers = [ignored._first(entry) for ignored, entry in asked]
+    answers = [ignored._first(entry) for ignored, entry in entries]
     left = [at for at, answer in enumerate(answers) if answer is None]
-    repositories = {id(git): git for at in left if (git := asked[at][0]._git) is not None}
+    repositories = {id(git): git for at in left if (git := entries[at][0]._git) is not None}
     for git in repositories.values():
-        places = [at for at in left if asked[at][0]._git is git]
+        places = [at for at in left if entries[at][0]._git is git]
         try:
-            rules = rules_for(git.folder, [asked[at][1].path.removeprefix(git.prefix) for at in places])
+            rules = rules_for(git.folder, [entries[at][1].path.removeprefix(git.prefix) for at in places])
         except NoAnswer:
-            rules = [asked[at][0]._read(asked[at][1]) for at in places]
+            rules = [entries[at][0]._read(entries[at][1]) for at in places]
         for at, rule in zip(places, rules, strict=True):
-            ignored, entry = asked[at]
+            ignored, entry = entries[at]
             if rule is not None and not rule.source.startswith("/"):
                 rule = rule._replace(source=git.prefix + rule.source)
             answers[at] = ignored._answered(entry, rule)

@@ -55,7 +55,7 @@ class Use(msgspec.Struct, frozen=True):
     newest_at: int
     """UTC ns, when its latest part was stored."""
     folders: int
-    """How many different stored folders its apps name."""
+    """Number of different stored folders that its apps name."""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -65,17 +65,17 @@ class Removed(msgspec.Struct, frozen=True):
 
 def named(state: State) -> list[tuple[str, str]]:
     """Return tenant (as a token) and hash of each folder that an app, or a submission without an answer, names; sorted."""
-    found = [
+    folders = [
         (subjects.token(app.tenant or app.user), workdir.hash)
         for app in state.apps.values()
         if (workdir := shipped(app.spec)) is not None
     ]
-    found += [
+    folders += [
         (subjects.token(waiting.tenant or waiting.by), hash)
         for waiting in state.submissions.values()
         if (hash := _submitted(waiting.spec))
     ]
-    return sorted(set(found))
+    return sorted(set(folders))
 
 
 def _submitted(spec: Any) -> str:
@@ -89,9 +89,9 @@ def _submitted(spec: Any) -> str:
 def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> list[Use]:
     """Return the use of each tenant, the largest first."""
     by_tenant: dict[str, list[StoredBlob]] = {}
-    for blob in (one for one in listed if one.size):
+    for blob in (each for each in listed if each.size):
         by_tenant.setdefault(blob.tenant, []).append(blob)
-    found = [
+    all_uses = [
         Use(
             tenant,
             len(blobs),
@@ -101,7 +101,7 @@ def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> 
         )
         for tenant, blobs in by_tenant.items()
     ]
-    return sorted(found, key=lambda use: (-use.bytes, use.tenant))
+    return sorted(all_uses, key=lambda use: (-use.bytes, use.tenant))
 
 
 async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *, of: str = EVERY_TENANT) -> Removed:
@@ -138,8 +138,8 @@ async def needed_parts(
 
 async def _parts(files: Files, tenant: str, hash: str) -> list[str]:
     """Return the names of a folder's parts, [] if the store has no list of them."""
-    found = await files.get(tenant, hash)
-    content = open_blob(hash, found[0], UNPACKED_MANIFEST) if found is not None else None
+    fetched = await files.get(tenant, hash)
+    content = open_blob(hash, fetched[0], UNPACKED_MANIFEST) if fetched is not None else None
     try:
         return decode(content).names() if content is not None else []
     except ManifestError:
@@ -168,7 +168,7 @@ async def enforce_quotas(files: Files, state: State, limits: Limits) -> dict[str
     if not over:
         return {}
     needed = await needed_parts(files, named(state), over)
-    found: dict[str, Removed] = {}
+    removals: dict[str, Removed] = {}
     for tenant, blobs in sorted(over.items()):
         room = limits.quota_of(tenant)
         removed: list[StoredBlob] = []
@@ -178,21 +178,21 @@ async def enforce_quotas(files: Files, state: State, limits: Limits) -> dict[str
             else:
                 await files.remove(blob)
                 removed.append(blob)
-        found[tenant] = Removed(len(removed), sum(blob.takes for blob in removed))
-    return found
+        removals[tenant] = Removed(len(removed), sum(blob.takes for blob in removed))
+    return removals
 
 
 # --- removing ---------------------------------------------------------------------------------------------------------
 
 _EVERY_S = 60.0
-"""Between two checks of quotas."""
+"""Seconds between two checks of quotas."""
 _LOOKS = 60
 """One check in this many also removes parts that no app needs."""
 _log = structlog.get_logger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def keeping_beside(master: Master, files: Files) -> AsyncIterator[None]:
+async def keeping_while_leading(master: Master, files: Files) -> AsyncIterator[None]:
     """Check once a minute, while the body runs."""
     keeping = asyncio.create_task(_keep(files, lambda: master.state, lambda: master.leads), name="files")
     try:

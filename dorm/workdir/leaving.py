@@ -44,12 +44,12 @@ def summary_of(left_out: Iterable[Left]) -> str:
     for left in left_out:
         if left.kind == "rule":
             # The files of one name in different folders are one group.
-            groups[next((one for one in (GIT, OWN) if posixpath.basename(left.source) == one), left.source)].append(
+            groups[next((name for name in (GIT, OWN) if posixpath.basename(left.source) == name), left.source)].append(
                 left
             )
         elif left.kind == "environment":
             groups["environments"].append(left)
-    return "; ".join(f"{name}: {_entries(len(found))}, {_size_of(found)}" for name, found in groups.items())
+    return "; ".join(f"{name}: {_entries(len(members))}, {_size_of(members)}" for name, members in groups.items())
 
 
 def listed(left_out: Iterable[Left]) -> list[str]:
@@ -85,9 +85,9 @@ def _entries(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
-def _size_of(found: Sequence[Left]) -> str:
-    size = humanize(MEMORY, sum(left.size for left in found))
-    return size if all(left.complete for left in found) else f"more than {size}"
+def _size_of(members: Sequence[Left]) -> str:
+    size = humanize(MEMORY, sum(left.size for left in members))
+    return size if all(left.complete for left in members) else f"more than {size}"
 
 
 # --- failures -----------------------------------------------------------------------------------------------------------
@@ -109,13 +109,13 @@ def explained(output: str, folder: Path) -> str:
         return ""
     root = folder.resolve()
     # The last message is the one that ended it.
-    for line in [one for one in reversed(re.split(r"\n| / ", output)) if _MISSING.search(one)]:
-        for one, other, package in _MODULE.findall(line):
-            if found := _module(one or f"{package}.{other}", root, left_out):
-                return found
-        for words in _WORD.findall(line):
-            if found := _file(next(word for word in words if word), root, left_out):
-                return found
+    for line in [message for message in reversed(re.split(r"\n| / ", output)) if _MISSING.search(message)]:
+        for imported, other, package in _MODULE.findall(line):
+            if explanation := _module(imported or f"{package}.{other}", root, left_out):
+                return explanation
+        for path_parts in _WORD.findall(line):
+            if explanation := _file(next(word for word in path_parts if word), root, left_out):
+                return explanation
     return ""
 
 
@@ -128,7 +128,7 @@ def _file(word: str, root: Path, left_out: Sequence[Left]) -> str:
     for start in range(len(parts) if path.startswith("/") else 1):
         inner = "/".join(parts[start:])
         for left in _holding(inner, root, left_out):
-            return _told(inner, left, root, left_out)
+            return _explanation(inner, left, root, left_out)
     return ""
 
 
@@ -144,8 +144,8 @@ def _holding(path: str, root: Path, left_out: Sequence[Left]) -> list[Left]:
     return [
         left
         for left in left_out
-        for one in (path, real)
-        if one == left.path.removesuffix("/") or one.startswith(f"{left.path.removesuffix('/')}/")
+        for each in (path, real)
+        if each == left.path.removesuffix("/") or each.startswith(f"{left.path.removesuffix('/')}/")
     ]
 
 
@@ -156,7 +156,7 @@ def _module(name: str, root: Path, left_out: Sequence[Left]) -> str:
         # Its folder may be any one in which Python looks for modules.
         tails = [".".join(parts[start:]) for start in range(len(parts)) if parts[start]]
         if any(name == tail or name.startswith(f"{tail}.") for tail in tails):
-            return _told(left.path, left, root, left_out)
+            return _explanation(left.path, left, root, left_out)
         if left.kind == "environment" and _installed(name.partition(".")[0], root / left.path):
             return (
                 f"{name} is installed in {left.path} of {root}, and environments are not shipped: name its packages in a "
@@ -170,18 +170,18 @@ def _installed(package: str, environment: Path) -> bool:
     return any(place.name in (package, f"{package}.py") for place in places)
 
 
-def _told(path: str, left: Left, root: Path, left_out: Sequence[Left]) -> str:
-    said = f"{path} is in {root}, but is not shipped from there"
+def _explanation(path: str, left: Left, root: Path, left_out: Sequence[Left]) -> str:
+    fact = f"{path} is in {root}, but is not shipped from there"
     if left.kind == "link":
-        return f"{said}, as {left.path} is {left.why}, outside of the folder; {VOLUMES}"
+        return f"{fact}, as {left.path} is {left.why}, outside of the folder; {VOLUMES}"
     if left.kind != "rule":
-        return f"{said}: {left.why}"
+        return f"{fact}: {left.why}"
     line = "!/" + _literal(left.path)
     folder, ending = posixpath.split(left.path)[0], posixpath.splitext(left.path)[1]
     like = [
-        one
-        for one in left_out
-        if (one.why, posixpath.split(one.path)[0], posixpath.splitext(one.path)[1]) == (left.why, folder, ending)
+        other
+        for other in left_out
+        if (other.why, posixpath.split(other.path)[0], posixpath.splitext(other.path)[1]) == (left.why, folder, ending)
     ]
     also = ""
     if len(like) > 1 and ending:  # An app that misses one of them misses the others next.
@@ -189,8 +189,8 @@ def _told(path: str, left: Left, root: Path, left_out: Sequence[Left]) -> str:
         also = f" and {len(like) - 1:,} more"
     large = f"; {VOLUMES}" if left.size >= _LARGE or left.files >= _MANY else ""
     if posixpath.basename(left.source) == OWN:
-        return f"{said}, because of {left.why}{large}"
-    return f"{said}, because of {left.why}: a line {line} in {OWN} ships it{also}{large}"
+        return f"{fact}, because of {left.why}{large}"
+    return f"{fact}, because of {left.why}: a line {line} in {OWN} ships it{also}{large}"
 
 
 def _literal(path: str) -> str:

@@ -79,12 +79,12 @@ class Left(msgspec.Struct, frozen=True):
     """An entry that is left out."""
 
     path: str
-    """Within the shipped folder; a folder's ends with `/`."""
+    """Path within the shipped folder; a folder's ends with `/`."""
     kind: Literal["rule", "environment", "cache", "link", "special"]
-    """By a line of a file with patterns; as an environment; by a name such as `__pycache__`; as a link that leads out; as
-    neither a file, nor a folder, nor a link."""
+    """Cause: a line of a file with patterns; an environment; a name such as `__pycache__`; a link that leads out;
+    something that is neither a file, nor a folder, nor a link."""
     source: str = ""
-    """Of a rule: the file that has it."""
+    """File that has the rule, for a rule."""
     why: str = ""
     """The rule as `FILE:LINE: PATTERN`, or what is wrong with a link, or what the entry is."""
     files: int = 0
@@ -101,7 +101,7 @@ class Scanned(msgspec.Struct, frozen=True):
     left_out: list[Left]
     """Sorted by path.  Of an ignored folder in which git tracks some files, the others."""
     notes: list[str]
-    """What else its owner should know, in words."""
+    """Notes for its owner."""
 
     @property
     def size(self) -> int:
@@ -114,12 +114,12 @@ def scan(root: Path, limits: Limits) -> Scanned:
     if not root.is_dir():
         what = "no folder" if root.exists() else "not there"
         raise Unshippable(f"{root}: it is {what}; name the project's folder", code="workdir.not_a_folder")
-    found = _Scan(root, limits)
-    found.run()
-    if found.over:
-        raise found.refusal()
-    left_out = _measured(found.root, found.left_out, found.tracked)
-    return Scanned(sorted(found.entries, key=lambda entry: entry.path), left_out, found.notes)
+    scanning = _Scan(root, limits)
+    scanning.run()
+    if scanning.over:
+        raise scanning.refusal()
+    left_out = _measured(scanning.root, scanning.left_out, scanning.tracked)
+    return Scanned(sorted(scanning.entries, key=lambda entry: entry.path), left_out, scanning.notes)
 
 
 class _Inner(NamedTuple):
@@ -145,7 +145,7 @@ class _Scan:
         """Files that are shipped out of folders that are left out."""
         self._folders: list[str] = []
         self.over = ""
-        """Which limit is exceeded, in words; "" for none."""
+        """Sentence about the limit that is exceeded; "" for none."""
         self._code = ""
         self._sizes: dict[str, int] = defaultdict(int)
         """Bytes by the first part of the path, and by the first two."""
@@ -164,20 +164,20 @@ class _Scan:
                 inner = waiting.pop()
                 prefix = f"{inner.path}/" if inner.path else ""
                 listed += [
-                    (inner, one, Entry(prefix + one.name, one.is_dir(follow_symlinks=False)))
-                    for one in self._listed(inner.path)
+                    (inner, found_entry, Entry(prefix + found_entry.name, found_entry.is_dir(follow_symlinks=False)))
+                    for found_entry in self._listed(inner.path)
                 ]
             answers = judged([(inner.ignored, entry) for inner, _, entry in listed])
-            for (inner, one, entry), answer in zip(listed, answers, strict=True):
+            for (inner, found_entry, entry), answer in zip(listed, answers, strict=True):
                 if self.over and time.monotonic() > self._until:
                     return
-                ahead += self._found(one, entry, answer, inner.ignored)
+                ahead += self._found(found_entry, entry, answer, inner.ignored)
             if not waiting:
                 waiting, ahead = ahead[::-1], []
         self.notes += ignored.notes
         self._note_empty_folders()
 
-    def _found(self, one: os.DirEntry[str], entry: Entry, answer: Answer, ignored: Ignored) -> Iterable[_Inner]:
+    def _found(self, listed: os.DirEntry[str], entry: Entry, answer: Answer, ignored: Ignored) -> Iterable[_Inner]:
         """Take an entry, or leave it out; return the folders that are to be looked at for it."""
         path = entry.path
         if entry.folder and any((self.root / path / name).exists() for name in _ENVIRONMENTS):
@@ -194,7 +194,7 @@ class _Scan:
         if entry.folder:
             self._folders.append(path)
             return (_Inner(path, ignored.below(self.root / path, path)),)
-        self._entry(one, path)
+        self._entry(listed, path)
         return ()
 
     def _check_path(self, path: str) -> None:
@@ -309,7 +309,7 @@ class _Scan:
         shown = [
             part
             for part in largest
-            if not any(amounts[one] == amounts[part] for one in largest if one.startswith(f"{part}/"))
+            if not any(amounts[inner] == amounts[part] for inner in largest if inner.startswith(f"{part}/"))
         ]
         named = ", ".join(
             f"{part} ({_files(amounts[part]) if by_count else _size(amounts[part])})" for part in shown[:_NAMED]
@@ -336,14 +336,14 @@ def _measured(root: Path, left_out: list[Left], without: set[str]) -> list[Left]
     """Return the entries with their files counted, but `without` these; as incomplete if there is no time for all.  Caches are
     not counted: nobody misses them."""
     until = time.monotonic() + _MEASURED_S
-    found = []
+    measured = []
     # What a rule leaves out first: an environment is never data that somebody misses.
     for left in sorted(left_out, key=lambda left: left.kind != "rule"):
         if left.kind in ("rule", "environment"):
             files, size, complete = _counted(root, left.path, without, until)
             left = msgspec.structs.replace(left, files=files, size=size, complete=complete)
-        found.append(left)
-    return sorted(found, key=lambda left: left.path)
+        measured.append(left)
+    return sorted(measured, key=lambda left: left.path)
 
 
 def _counted(root: Path, path: str, without: set[str], until: float) -> tuple[int, int, bool]:

@@ -94,8 +94,16 @@ def _status(folder: Path) -> str:
     It runs in a thread: where a process of asyncio's is cancelled while it ends, its exit status may be taken twice, and
     asyncio warns on stderr (python/cpython#127049).
     """
-    words = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
-    code, out = ask_git(folder, *words, timeout=_PATIENCE_S, settings=unfiltered(folder, _PATIENCE_S))
+    command = (
+        "status",
+        "--porcelain=v2",
+        "--branch",
+        "--untracked-files=normal",
+        "--ignore-submodules=dirty",
+        "--",
+        ".",
+    )
+    code, out = ask_git(folder, *command, timeout=_PATIENCE_S, settings=unfiltered(folder, _PATIENCE_S))
     return out.decode(errors="replace") if code == 0 else ""
 
 
@@ -118,7 +126,7 @@ class Packed(msgspec.Struct, frozen=True):
     hash: str
     manifest: bytes
     blobs: dict[str, list[Source]]
-    """By their names, in the manifest's order."""
+    """Sources of blobs by their names, in the manifest's order."""
     files: int
     size: int
     """Bytes of all files together."""
@@ -158,29 +166,29 @@ class Packing:
         files = sum(1 for entry in entries if isinstance(entry, File))
         return Packed(name, sealed, self._blobs, files, sum(e.size for e in entries if isinstance(e, File)))
 
-    def _file(self, found: FoundFile) -> None:
-        if found.status.size < SMALL:
-            content = _whole(self._root, found)
+    def _file(self, file: FoundFile) -> None:
+        if file.status.size < SMALL:
+            content = _whole(self._root, file)
             if self._bundled + len(content) > FULL:
                 self._end_bundle()
-            self._bundle.append((found, content))
+            self._bundle.append((file, content))
             self._bundled += len(content)
-            if ends_bundle(found.path):
+            if ends_bundle(file.path):
                 self._end_bundle()
         else:
-            cut = _cut(self._root, found)
-            parts = [Part(self._place(name, [Source(found.path, offset, size)]), 0, size) for name, offset, size in cut]
-            self._entries.append(File(found.path, found.executable, parts))
+            cut = _cut(self._root, file)
+            parts = [Part(self._place(name, [Source(file.path, offset, size)]), 0, size) for name, offset, size in cut]
+            self._entries.append(File(file.path, file.executable, parts))
 
     def _end_bundle(self) -> None:
         place = -1
         if self._bundled:
-            sources = [Source(found.path, 0, len(content)) for found, content in self._bundle if content]
+            sources = [Source(file.path, 0, len(content)) for file, content in self._bundle if content]
             place = self._place(hash_of(b"".join(content for _, content in self._bundle)), sources)
         offset = 0
-        for found, content in self._bundle:
+        for file, content in self._bundle:
             parts = [Part(place, offset, len(content))] if content else []
-            self._entries.append(File(found.path, found.executable, parts))
+            self._entries.append(File(file.path, file.executable, parts))
             offset += len(content)
         self._bundle, self._bundled = [], 0
 
@@ -205,26 +213,26 @@ def content_of(root: Path, name: str, sources: list[Source]) -> bytes:
     return bytes(content)
 
 
-def _whole(root: Path, found: FoundFile) -> bytes:
+def _whole(root: Path, source: FoundFile) -> bytes:
     """Return the content of a small file."""
     for _ in range(_PACK_TRIES):
-        with _opened(root, found.path) as file:
+        with _opened(root, source.path) as file:
             before = Status.of(os.fstat(file.fileno()))
             content = file.read(SMALL + 1)
             if Status.of(os.fstat(file.fileno())) == before and before.size == len(content):
                 return content
-    raise Changing(found.path)
+    raise Changing(source.path)
 
 
-def _cut(root: Path, found: FoundFile) -> list[tuple[str, int, int]]:
+def _cut(root: Path, source: FoundFile) -> list[tuple[str, int, int]]:
     """Return hash, offset and size of each piece of a large file."""
     for _ in range(_PACK_TRIES):
-        with _opened(root, found.path) as file:
+        with _opened(root, source.path) as file:
             before = Status.of(os.fstat(file.fileno()))
             cut = [(name, offset, size) for offset, size, name in _hashed(file.fileno(), before.size)]
-            if Status.of(os.fstat(file.fileno())) == before and sum(size for _, _, size in cut) == found.status.size:
+            if Status.of(os.fstat(file.fileno())) == before and sum(size for _, _, size in cut) == source.status.size:
                 return cut
-    raise Changing(found.path)
+    raise Changing(source.path)
 
 
 def _hashed(descriptor: int, size: int) -> Iterator[tuple[int, int, str]]:
@@ -265,21 +273,21 @@ class Shipped(msgspec.Struct, frozen=True):
 
     workdir: Workdir
     blobs: int
-    """Its parts, including its list of files."""
+    """Number of its parts, including its list of files."""
     sent: int
-    """How many of them had to be sent."""
+    """Number of parts that had to be sent."""
     sent_bytes: int
     """Their bytes, compressed."""
     scanned: Scanned
-    """What is in the folder, and what is left out."""
+    """Entries of the folder, and those that are left out."""
 
 
 async def ship(client: Client, folder: Path | str, *, user: str = "") -> dict[str, Any]:
     """Ship a folder for an app of this client; return what `workdir` has to be in a spec.  `user`: the app's, if an open
     cluster's spec names another one.  Raises Unshippable, and the log's errors."""
     shipped = await ship_folder(client.log.files, await tenant_of(client, user), Path(folder))
-    found: dict[str, Any] = msgspec.to_builtins(shipped.workdir)
-    return found
+    document: dict[str, Any] = msgspec.to_builtins(shipped.workdir)
+    return document
 
 
 async def tenant_of(client: Client, user: str = "") -> str:
@@ -294,14 +302,14 @@ async def ship_folder(
     folder: Path,
     *,
     clock: Callable[[], int] = time.time_ns,
-    tell: Callable[[int, int], None] = lambda sent, of: None,
+    report: Callable[[int, int], None] = lambda sent, of: None,
 ) -> Shipped:
-    """Ship a folder for a tenant's apps.  `tell` is called with the parts that are sent, and how many there are to send.
+    """Ship a folder for a tenant's apps.  `report` is called with the parts that are sent, and how many there are to send.
     Raises Unshippable, and the log's errors."""
     limits = await files.limits()
     for left in reversed(range(_TRIES)):
         try:
-            return await _once(files, tenant, folder, limits, clock, tell)
+            return await _try_to_ship(files, tenant, folder, limits, clock, report)
         except Changing:
             if not left:
                 raise
@@ -316,20 +324,20 @@ async def folder_as_shipped(files: Files, folder: Path) -> Workdir:
     return Workdir(hash=packed.hash, files=packed.files, bytes=packed.size)
 
 
-async def _once(
+async def _try_to_ship(
     files: Files,
     tenant: str,
     folder: Path,
     limits: Limits,
     clock: Callable[[], int],
-    tell: Callable[[int, int], None],
+    report: Callable[[int, int], None],
 ) -> Shipped:
     looking = asyncio.create_task(revision_of(folder))
     try:
         scanned = await asyncio.to_thread(scan, folder, limits)
         packed = await asyncio.to_thread(Packing(folder, scanned).pack)
         fresh_from = clock() - int(limits.keep_s / 2 * SECOND)
-        sent, size = await _send(files, tenant, folder, packed, fresh_from, tell)
+        sent, size = await _send(files, tenant, folder, packed, fresh_from, report)
         revision = await looking
     finally:
         looking.cancel()
@@ -355,7 +363,7 @@ def _check_quota(folder: Path, packed: Packed, missing: list[str], room: int) ->
 
 
 async def _send(
-    files: Files, tenant: str, folder: Path, packed: Packed, fresh_from: int, tell: Callable[[int, int], None]
+    files: Files, tenant: str, folder: Path, packed: Packed, fresh_from: int, report: Callable[[int, int], None]
 ) -> tuple[int, int]:
     """Send what is missing, or was stored before `fresh_from` (UTC ns).  Return how many parts that were, and their bytes."""
     there = await files.get(tenant, packed.hash)
@@ -368,14 +376,14 @@ async def _send(
     if packed.size + len(packed.manifest) + _BESIDE * len(missing) > room:
         await asyncio.to_thread(_check_quota, folder, packed, missing, room)
     turns, sizes = asyncio.Semaphore(_AT_ONCE), [0]
-    tell(0, len(missing) + 1)
+    report(0, len(missing) + 1)
 
     async def send(name: str) -> None:
         async with turns:
             body = await asyncio.to_thread(lambda: seal_blob(content_of(folder, name, packed.blobs[name])))
             await files.put(tenant, name, body)
             sizes.append(len(body))
-            tell(len(sizes) - 1, len(missing) + 1)
+            report(len(sizes) - 1, len(missing) + 1)
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -384,7 +392,7 @@ async def _send(
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
     await files.put(tenant, packed.hash, packed.manifest)
-    tell(len(missing) + 1, len(missing) + 1)
+    report(len(missing) + 1, len(missing) + 1)
     return len(missing) + 1, sum(sizes) + len(packed.manifest)
 
 
@@ -420,11 +428,11 @@ def _aside(to: Path) -> Path:
 async def _fetch(files: Files, cache: TenantBlobs, tenant: str, name: str) -> None:
     if cache.has(name):
         return
-    found = await files.get(tenant, name)
-    if found is None:
+    fetched = await files.get(tenant, name)
+    if fetched is None:
         raise Unshippable(
             f"the cluster no longer has a part of this folder ({name[:12]}); what no app names is kept for a while only "
             "(`dorm files limits`)",
             code="workdir.gone",
         )
-    await asyncio.to_thread(cache.put, name, found[0])
+    await asyncio.to_thread(cache.put, name, fetched[0])

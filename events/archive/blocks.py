@@ -21,8 +21,8 @@ skipped.
 The first block is the header, the last one the index.  A file without its end (its writer was killed, a copy broke
 off) has neither index nor trailer; it is walked by the heads of its blocks, with one small read for each.
 
-A walk says which records damage costs.  Between two blocks of records their sequences tell.  After the last block
-either of two witnesses tells whether records are missing: the index, if it can be read and names all blocks that were
+A walk says which records damage costs.  Between two blocks of records their sequences show it.  After the last block
+either of two witnesses shows whether records are missing: the index, if it can be read and names all blocks that were
 found; or the trailer, if it is intact, nothing before the index is out of line, and the index lies where the trailer
 states.  Without a witness nobody knows, and the walk says that what came after the last record is lost.
 """
@@ -309,9 +309,9 @@ def layout_of(file: int) -> Layout:
     return _by_index(file, size) or walked(file)
 
 
-def examine(file: int, told: Callable[[int, int], None] | None = None) -> Layout:
+def examine(file: int, progress: Callable[[int, int], None] | None = None) -> Layout:
     """Check the whole file, with every payload against its checksum.  Raises OSError."""
-    return _Walk(file, os.fstat(file).st_size, deep=True, told=told).walk()
+    return _Walk(file, os.fstat(file).st_size, deep=True, progress=progress).walk()
 
 
 def walked(file: int) -> Layout:
@@ -355,12 +355,12 @@ def _plausible(index: Index, end: int) -> bool:
 class _Walk:
     """Walks from block to block; after a broken head, to the next intact one."""
 
-    def __init__(self, file: int, size: int, *, deep: bool, told: Callable[[int, int], None] | None = None) -> None:
+    def __init__(self, file: int, size: int, *, deep: bool, progress: Callable[[int, int], None] | None = None) -> None:
         self._file = file
         self._size = size
         self._deep = deep
-        self._told = told
-        self._found = Layout(Header(), [], [], [])
+        self._progress = progress
+        self._layout = Layout(Header(), [], [], [])
         self._last = 0
         """The last record found, or the sequence before the first."""
         self._hole: tuple[int, str] | None = None
@@ -371,7 +371,7 @@ class _Walk:
         """Whether a block is where the writer does not put it, so that places don't show that nothing is missing."""
         self._headed = False
         self._index_place = 0
-        """Where the last index is; 0 before there is one."""
+        """Byte at which the last index starts; 0 before there is one."""
         self._index_end = 0
         self._index: Index | None = None
         """The last index that could be read."""
@@ -382,17 +382,17 @@ class _Walk:
     def walk(self) -> Layout:
         place = len(MAGIC)
         if (indexed := _by_index(self._file, self._size)) is not None:  # Until the header is read, and if it can't be.
-            self._found.header = indexed.header
+            self._layout.header = indexed.header
             self._last = indexed.header.start
         while place < self._size and not self._ended:
-            if self._told:
-                self._told(place, self._size)
+            if self._progress:
+                self._progress(place, self._size)
             place = self._at(place)
         if not self._ended:
             self._break_off()
         if place < self._size:
-            self._found.damages.append(Damage(place, f"{self._size - place} bytes follow the end of the archive"))
-        return self._found
+            self._layout.damages.append(Damage(place, f"{self._size - place} bytes follow the end of the archive"))
+        return self._layout
 
     def _at(self, place: int) -> int:
         """Process the block at this place; return where the next block starts."""
@@ -413,25 +413,25 @@ class _Walk:
         """Return whether the index ends here; a trailer elsewhere is a stray copy, and blocks may follow it."""
         return self._hole is None and self._index_end == place
 
-    def _end(self, place: int, found: bytes) -> None:
+    def _end(self, place: int, locator: bytes) -> None:
         """Process the trailer; it states where the index is."""
         self._ended = True
-        index, check = _PLACE.unpack_from(found)
-        valid = zlib.crc32(found[:8]) == check
+        index, check = _PLACE.unpack_from(locator)
+        valid = zlib.crc32(locator[:8]) == check
         known = self._complete() or (valid and not self._stray and self._in_line(index))
         lost = 0 if known else self._last + 1
         if self._hole is not None:
             self._lose(*self._hole, before=self._last + 1 if known else None)
             lost = 0
         if self._bad_index is not None:
-            self._found.damages.append(msgspec.structs.replace(self._bad_index, first=lost))
+            self._layout.damages.append(msgspec.structs.replace(self._bad_index, first=lost))
             lost = 0
         self._compare()
         if not valid:
-            self._found.damages.append(Damage(place, f"the trailer at byte {place} does not match its checksum", lost))
-        elif lost or (index != self._index_place and not self._found.damages):
+            self._layout.damages.append(Damage(place, f"the trailer at byte {place} does not match its checksum", lost))
+        elif lost or (index != self._index_place and not self._layout.damages):
             what = f"the trailer at byte {place} states that the index is at byte {index}, where it is not"
-            self._found.damages.append(Damage(place, what, lost))
+            self._layout.damages.append(Damage(place, what, lost))
 
     def _in_line(self, index: int) -> bool:
         """Return whether there is nothing but whole blocks up to the index at this place, or to what is left of it."""
@@ -443,21 +443,21 @@ class _Walk:
         """Return whether there is an index that names all blocks which were found, so that it is this archive's."""
         if self._index is None:
             return False
-        return {_seqs(entry) for entry in self._found.records} <= {_seqs(entry) for entry in self._index.records}
+        return {_seqs(entry) for entry in self._layout.records} <= {_seqs(entry) for entry in self._index.records}
 
     def _compare(self) -> None:
         """Note blocks that only the index shows to be missing: one that was cut out as a whole may leave no other trace."""
         if self._index is None:
             return
-        damages, at = self._found.damages, f"the index at byte {self._index_place} names"
+        damages, at = self._layout.damages, f"the index at byte {self._index_place} names"
         known = list(damages)
-        there = {_seqs(entry) for entry in self._found.records}
+        there = {_seqs(entry) for entry in self._layout.records}
         before = self._index.header.start
         for first, last in map(_seqs, self._index.records):
             if (first, last) not in there and not any(damage.costs(first, last) for damage in known):
                 damages.append(Damage(self._index_place, f"{at} a block that is not there", before + 1, last))
             before = last
-        if not self._complete() or (not damages and self._index.records != self._found.records):
+        if not self._complete() or (not damages and self._index.records != self._layout.records):
             damages.append(Damage(self._index_place, f"{at} other blocks than there are"))
 
     def _next_block(self, place: int) -> int:
@@ -497,40 +497,40 @@ class _Walk:
     def _take_header(self, place: int, head: Head) -> None:
         self._headed = True
         try:
-            self._found.header = unpack_header(head, self._payload(place, head))
+            self._layout.header = unpack_header(head, self._payload(place, head))
         except BlockDamaged as error:
-            self._found.damages.append(Damage(place, f"the header at byte {place} {error}"))
-        if not self._found.records:
-            self._last = self._found.header.start
+            self._layout.damages.append(Damage(place, f"the header at byte {place} {error}"))
+        if not self._layout.records:
+            self._last = self._layout.header.start
 
     def _take_records(self, place: int, head: Head) -> None:
         if head.first <= self._last:
             what = f"the block at byte {place} repeats records {head.first} to {head.last}"
             self._stray = True
-            self._found.damages.append(Damage(place, what))
+            self._layout.damages.append(Damage(place, what))
             return
         first = head.first
         if self._hole is not None:
             self._lose(*self._hole, before=first)
-        elif self._found.header.sparse:
+        elif self._layout.header.sparse:
             first = self._last + 1  # No record is known to be in the gap before it.
         elif first != self._last + 1:
             what = f"there is nothing between record {self._last} and record {head.first} at byte {place}"
-            self._found.damages.append(Damage(place, what, self._last + 1, head.first - 1))
+            self._layout.damages.append(Damage(place, what, self._last + 1, head.first - 1))
         self._last = head.last
         if self._deep and (reason := self._fault(place, head)):
             what = f"the block at byte {place} {reason}"
-            self._found.damages.append(Damage(place, what, first, head.last))
+            self._layout.damages.append(Damage(place, what, first, head.last))
             return
         entry = Entry(place, head.size, head.count, head.first, head.last, head.latest)
-        self._found.records.append(entry)
+        self._layout.records.append(entry)
 
     def _fault(self, place: int, head: Head) -> str:
         return "" if intact(head, self._payload(place, head)) else "does not match its checksum"
 
     def _take_snapshot(self, place: int, head: Head) -> None:
         if self._hole is None:
-            twice = self._found.snapshots and self._found.snapshots[-1].info.seq >= head.last
+            twice = self._layout.snapshots and self._layout.snapshots[-1].info.seq >= head.last
             self._stray = self._stray or head.last != self._last or bool(twice)
         elif head.last > self._last:  # A snapshot follows the last record that it covers; an older one shows nothing.
             self._lose(*self._hole, before=head.last + 1)
@@ -539,15 +539,15 @@ class _Walk:
             info, _ = unpack_snapshot(head, self._payload(place, head))
         except BlockDamaged as error:
             what = f"the snapshot of the state at {head.last}, at byte {place}, {error}"
-            self._found.damages.append(Damage(place, what))
+            self._layout.damages.append(Damage(place, what))
             return
-        self._found.snapshots.append(Kept(place, head.size, info))
+        self._layout.snapshots.append(Kept(place, head.size, info))
 
     def _take_index(self, place: int, head: Head) -> None:
         if self._index_place:
             self._stray = True
         if self._bad_index is not None:
-            self._found.damages.append(self._bad_index)
+            self._layout.damages.append(self._bad_index)
         self._bad_index = None
         try:
             index = unpack_index(head, self._payload(place, head))
@@ -570,7 +570,7 @@ class _Walk:
             damage = Damage(place, what, self._last + 1, before - 1)
         else:
             damage = Damage(place, what)
-        self._found.damages.append(damage)
+        self._layout.damages.append(damage)
 
     def _break_off(self) -> None:
         place, _ = self._hole or (self._size, "")
@@ -579,9 +579,9 @@ class _Walk:
         if left:
             what += f", after {left} {'byte' if left == 1 else 'bytes'} of it"
         if self._bad_index is not None:
-            self._found.damages.append(self._bad_index)
+            self._layout.damages.append(self._bad_index)
         lost = 0 if self._complete() else self._last + 1  # No record follows the index.
-        self._found.damages.append(Damage(place, what, lost))
+        self._layout.damages.append(Damage(place, what, lost))
         self._compare()
 
 

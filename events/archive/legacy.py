@@ -111,32 +111,32 @@ class LegacyLog(ReadableLog):
         left = scan.size - scan.place
         return f"{self._name} breaks off within record {scan.end + 1}, after {left} bytes of it" if left else ""
 
-    async def damages(self, told: Callable[[int, int], None] | None = None) -> list[Damage]:
-        """Return the damage in the file; nothing can be found after the first damage.  `told`: called with how many bytes of
-        how many were checked.  Raises LogRefused if the file can't be read."""
-        scan = await self._scanned(told)
-        found = scan.damage or self._torn(scan)
-        return [Damage(scan.place, found, scan.end + 1)] if found else []
+    async def damages(self, progress: Callable[[int, int], None] | None = None) -> list[Damage]:
+        """Return the damage in the file; nothing can be found after the first damage.  `progress` is called with the number of
+        checked bytes and of all bytes.  Raises LogRefused if the file can't be read."""
+        scan = await self._scanned(progress)
+        damage = scan.damage or self._torn(scan)
+        return [Damage(scan.place, damage, scan.end + 1)] if damage else []
 
     async def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    async def _scanned(self, told: Callable[[int, int], None] | None = None) -> _Scan:
+    async def _scanned(self, progress: Callable[[int, int], None] | None = None) -> _Scan:
         if self._scan is None:
-            self._scan = await asyncio.to_thread(self._scan_all, told)
+            self._scan = await asyncio.to_thread(self._scan_all, progress)
         return self._scan
 
-    def _scan_all(self, told: Callable[[int, int], None] | None) -> _Scan:
+    def _scan_all(self, progress: Callable[[int, int], None] | None) -> _Scan:
         with refusing(self._name):
             scan = _Scan(os.fstat(self._file).st_size, [])
         try:
             for record, place in self._frames(len(MAGIC), 0, scan.size):
                 if record.seq % _INDEX_EVERY == 1:
                     scan.places.append(scan.place)
-                    if told:
-                        told(place, scan.size)
+                    if progress:
+                        progress(place, scan.size)
                 scan.end, scan.place = record.seq, place
         except LogDamaged as error:
             scan.damage = str(error)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from events.log.stores import ReadableSnapshots
 
 
-def path_beside(path: Path) -> Path:
+def progress_path(path: Path) -> Path:
     """Return where the progress of an archive is."""
     return path.with_name(f"{path.stem}.progress{path.suffix or '.dorm'}")
 
@@ -45,11 +45,11 @@ class ArchivedProgress(ReadableProgress):
             await asyncio.Event().wait()
 
     async def newest(self, app: str = EVERY_APP) -> list[Record]:
-        found: dict[str, Record] = {}
+        latest: dict[str, Record] = {}
         async with contextlib.aclosing(self.read(app=app)) as batches:
             async for batch in batches:
-                found |= {record.subject: record for record in batch}
-        return sorted(found.values(), key=lambda record: record.seq)
+                latest |= {record.subject: record for record in batch}
+        return sorted(latest.values(), key=lambda record: record.seq)
 
     async def end(self) -> int:
         return await self._records.end()
@@ -89,7 +89,7 @@ class WithProgress(ReadableLog):
 
     def __init__(self, log: ReadableLog, progress: ReadableProgress) -> None:
         self._log = log
-        self._beside = progress
+        self._progress = progress
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
@@ -113,7 +113,7 @@ class WithProgress(ReadableLog):
 
     @property
     def progress(self) -> ReadableProgress:
-        return self._beside
+        return self._progress
 
     @property
     def sparse(self) -> bool:

@@ -53,13 +53,13 @@ class S3Store(ArchiveStore):
         return self._place
 
     async def names(self) -> list[Name]:
-        found: list[Name | None] = []
+        listed: list[Name | None] = []
         try:
             async for page in obstore.list(self._store):
-                found += [name_of(one["path"].rpartition("/")[2]) for one in page]
+                listed += [name_of(object_["path"].rpartition("/")[2]) for object_ in page]
         except BaseError as error:
             raise self._failed(error) from None
-        return sorted(name for name in found if name is not None)
+        return sorted(name for name in listed if name is not None)
 
     async def put(self, name: Name, file: Path) -> None:
         try:
@@ -72,8 +72,8 @@ class S3Store(ArchiveStore):
     async def fetch(self, name: Name) -> int:
         with tempfile.TemporaryFile() as spool:
             try:
-                found = await obstore.get_async(self._store, str(name))
-                async for piece in found.stream(min_chunk_size=_PART):
+                reply = await obstore.get_async(self._store, str(name))
+                async for piece in reply.stream(min_chunk_size=_PART):
                     await asyncio.to_thread(spool.write, bytes(piece))
                 spool.flush()
             except (NotFoundError, FileNotFoundError):

@@ -84,7 +84,7 @@ class SegmentWriter:
         self._waiting: list[Record] = []
         self._bytes = 0
         self._room = min(LEAST_RECORDS, BLOCK_RECORDS)
-        """How many records the current block may hold."""
+        """Number of records that the current block may hold."""
         self._records: list[Entry] = []
         self._snapshots: list[Kept] = []
         self.count = 0
@@ -272,12 +272,12 @@ class SegmentLog(ReadableLog):
         index = bisect_right(self._latest, time)
         if index == len(self._entries):
             return await self.end()
-        found = self._lasts[index - 1] if index else await self.start()
+        seq = self._lasts[index - 1] if index else await self.start()
         for record in await asyncio.to_thread(self._load, self._entries[index]):
             if record.time > time:
                 break
-            found = record.seq
-        return found
+            seq = record.seq
+        return seq
 
     async def last_on(self, subject: str) -> Record | None:
         def search() -> Record | None:
@@ -294,11 +294,11 @@ class SegmentLog(ReadableLog):
         damages = self._layout.damages
         return f"{self._name}: {damages[0]}" if damages else ""
 
-    async def damages(self, told: Callable[[int, int], None] | None = None) -> list[Damage]:
-        """Return all damage in the file.  This reads all of it, at more than a gigabyte per second.  `told`: called with how
-        many bytes of how many were checked.  Raises LogRefused if the file can't be read."""
+    async def damages(self, progress: Callable[[int, int], None] | None = None) -> list[Damage]:
+        """Return all damage in the file.  This reads all of it, at more than a gigabyte per second.  `progress` is called
+        with the number of checked bytes and of all bytes.  Raises LogRefused if the file can't be read."""
         with refusing(self._name):
-            return (await asyncio.to_thread(examine, self._file, told)).damages
+            return (await asyncio.to_thread(examine, self._file, progress)).damages
 
     async def close(self) -> None:
         if self._file >= 0:
@@ -340,23 +340,23 @@ class SegmentLog(ReadableLog):
         head = head_of(data)
         try:
             if head is None or (head.first, head.last, head.count) != (entry.first, entry.last, entry.count):
-                found = self._found_elsewhere(entry)
-                if found is not None:
-                    return self._load(found)
+                copy = self._moved_copy(entry)
+                if copy is not None:
+                    return self._load(copy)
                 raise BlockDamaged("has no head that can be read")
             return unpack_records(head, memoryview(data)[HEAD_SIZE:])
         except BlockDamaged as error:
             what = f"{self._name}: the block at byte {entry.place} {error}"
             raise LogDamaged(str(Damage(entry.place, what, entry.first, entry.last))) from None
 
-    def _found_elsewhere(self, entry: Entry) -> Entry | None:
+    def _moved_copy(self, entry: Entry) -> Entry | None:
         """Return where a block lies that is not where the index says, as bytes before it were cut out or put in."""
         if self._by_heads is None:
             with refusing(self._name):
                 records = walked(self._file).records
-            self._by_heads = {(found.first, found.last, found.count): found for found in records}
-        found = self._by_heads.get((entry.first, entry.last, entry.count))
-        return None if found is None or found.place == entry.place else found
+            self._by_heads = {(entry_.first, entry_.last, entry_.count): entry_ for entry_ in records}
+        same = self._by_heads.get((entry.first, entry.last, entry.count))
+        return None if same is None or same.place == entry.place else same
 
 
 class _Inside(ReadableSnapshots):
@@ -370,7 +370,7 @@ class _Inside(ReadableSnapshots):
 
     async def get(self, info: SnapshotInfo) -> bytes | None:
         kept = self._log._layout.snapshots
-        index = bisect_left([one.info.seq for one in kept], info.seq)
+        index = bisect_left([entry.info.seq for entry in kept], info.seq)
         if index == len(kept) or kept[index].info != info:
             return None
         data = await asyncio.to_thread(self._log._block, kept[index].place, kept[index].size)
@@ -378,10 +378,10 @@ class _Inside(ReadableSnapshots):
         if head is None:
             return None
         try:
-            found, body = unpack_snapshot(head, data[HEAD_SIZE:])
+            stored, body = unpack_snapshot(head, data[HEAD_SIZE:])
         except BlockDamaged:
             return None
-        return body if found == info and content_of(body) == info.content else None
+        return body if stored == info and content_of(body) == info.content else None
 
 
 def _after(batch: list[Record], after: int, subjects: Sequence[str]) -> list[Record]:

@@ -60,20 +60,20 @@ class Name(NamedTuple):
 
 def name_of(text: str) -> Name | None:
     """Return what a name says, None for a file that is not an archive of a rotation."""
-    found = _NAME.fullmatch(text)
-    return Name(int(found[1]), int(found[2]), found[3]) if found else None
+    match = _NAME.fullmatch(text)
+    return Name(int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def digest_of(file: int) -> str:
     """Return the hash of an open file, as names hold it.  Raises OSError."""
     import os
 
-    found = hashlib.blake2b(digest_size=32)
+    digest = hashlib.blake2b(digest_size=32)
     place = 0
     while chunk := os.pread(file, _CHUNK, place):
-        found.update(chunk)
+        digest.update(chunk)
         place += len(chunk)
-    return found.hexdigest()[:_DIGITS]
+    return digest.hexdigest()[:_DIGITS]
 
 
 class ArchiveStore(Protocol):
@@ -120,12 +120,12 @@ class FolderStore(ArchiveStore):
 
     def _names(self) -> list[Name]:
         try:
-            found = [name_of(entry) for entry in os.listdir(self._folder)]
+            names = [name_of(entry) for entry in os.listdir(self._folder)]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise self._failed(error) from None
-        return sorted(name for name in found if name is not None)
+        return sorted(name for name in names if name is not None)
 
     async def put(self, name: Name, file: Path) -> None:
         await asyncio.to_thread(self._put, name, file)

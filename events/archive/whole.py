@@ -75,8 +75,8 @@ async def open_archive_of(
 
 def _touched(file: int) -> tuple[int, ...]:
     """Return which file this is, and when it was last written."""
-    found = os.fstat(file)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class Archives:
@@ -126,10 +126,10 @@ class Archives:
             "place with --archives"
         )
 
-    async def _line(self, found: Sequence[Name]) -> list[Name]:
+    async def _line(self, names: Sequence[Name]) -> list[Name]:
         """Return those that follow each other up to the last, and before a gap those that end first before it."""
         by_end: dict[int, list[Name]] = {}
-        for name in sorted(found):
+        for name in sorted(names):
             if name.after < name.upto < self.upto:
                 by_end.setdefault(name.upto, []).append(name)
         ends, line = sorted(by_end), [self._last]
@@ -185,10 +185,10 @@ class Archives:
 
     def _check_joint(self, seq: int) -> None:
         """Raises LogDamaged if the archives before and after a record are of different logs."""
-        (one, ends), (other, begins) = self._until.get(seq, (None, "")), self._before.get(seq, (None, ""))
+        (first, ends), (second, begins) = self._until.get(seq, (None, "")), self._before.get(seq, (None, ""))
         if ends and begins and ends != begins:
             raise LogDamaged(
-                f"the archives {one} and {other} in {self.place} are of different logs of this cluster: the records of the "
+                f"the archives {first} and {second} in {self.place} are of different logs of this cluster: the records of the "
                 "first are not those before the second; put the right one back from a copy",
                 code="archive.of_another_log",
             )
@@ -196,13 +196,13 @@ class Archives:
     async def at(self, seq: int) -> SegmentLog:
         """Return the archive that holds a record; it stays open for a while.  Raises StoreError, LogDamaged, LogRefused."""
         name = await self._holding(seq)
-        found = self._opened.get(name)
-        if found is None:
-            found = self._opened[name] = await self._open(name)
+        archive = self._opened.get(name)
+        if archive is None:
+            archive = self._opened[name] = await self._open(name)
         self._opened.move_to_end(name)
         while len(self._opened) > _OPEN:
             await self._opened.popitem(last=False)[1].close()
-        return found
+        return archive
 
     async def read(self, after: int, subjects: Sequence[str]) -> AsyncGenerator[list[Record], None]:
         """Yield the records after `after`, up to the end of the last archive.  An archive is kept open while it is read, by
@@ -226,18 +226,18 @@ class Archives:
             middle = (low + high) // 2
             archive = await self.at(names[middle].upto)
             low, high = (middle + 1, high) if await archive.at_time(time) == names[middle].upto else (low, middle)
-        found = await (await self.at(names[low].upto)).at_time(time)
-        if found == names[low].after:  # The record is the last one of the archive before.
-            await self._holding(found)
-        return found
+        seq = await (await self.at(names[low].upto)).at_time(time)
+        if seq == names[low].after:  # The record is the last one of the archive before.
+            await self._holding(seq)
+        return seq
 
     async def last_on(self, subject: str) -> Record | None:
         """Return the last record of a subject.  Raises as `at`."""
         seq = self.upto
         while seq:
             name = await self._holding(seq)
-            if (found := await (await self.at(seq)).last_on(subject)) is not None:
-                return found
+            if (record := await (await self.at(seq)).last_on(subject)) is not None:
+                return record
             seq = name.after
         return None
 
@@ -332,20 +332,20 @@ class WholeLog(EventLog):
             after = past.upto
 
     async def at_time(self, time: int) -> int:
-        found = await self._stream.at_time(time)
+        seq = await self._stream.at_time(time)
         start = await self._stream.start()
-        past = await self.archives() if found <= start and start else None
-        return found if past is None else min(await past.at_time(time), found)
+        past = await self.archives() if seq <= start and start else None
+        return seq if past is None else min(await past.at_time(time), seq)
 
     async def record_at(self, seq: int) -> Record | None:
-        found = await self._stream.record_at(seq)
-        past = await self._past(seq - 1) if found is None and seq > 0 else None
-        return found if past is None else await (await past.at(seq)).record_at(seq)
+        record = await self._stream.record_at(seq)
+        past = await self._past(seq - 1) if record is None and seq > 0 else None
+        return record if past is None else await (await past.at(seq)).record_at(seq)
 
     async def last_on(self, subject: str) -> Record | None:
-        found = await self._stream.last_on(subject)
-        past = await self._past(0) if found is None else None
-        return found if past is None else await past.last_on(subject)
+        record = await self._stream.last_on(subject)
+        past = await self._past(0) if record is None else None
+        return record if past is None else await past.last_on(subject)
 
     async def start(self) -> int:
         return 0

@@ -44,7 +44,7 @@ class NodeJoined(Event, frozen=True):
     abilities: Annotated[list[Ability], msgspec.Meta(max_length=64), holds("abilities")] = []
     """Abilities of this agent that earlier agents lack (`events.spec.abilities`)."""
     offers: NodeOffers | None = None
-    """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.6.0."""
+    """Offers of this node to apps beyond resources; None from agents that offer nothing, and from those before 0.6.0."""
     process: Identity = ""
     """Drawn by each process of an agent; "" from agents before 0.6.0."""
 
@@ -111,12 +111,12 @@ class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     ] = []
     """Paths in the app's folder; a folder whose whole content is new ends with `/`."""
     more: Number = 0
-    """How many are not named."""
+    """Number of files that are not named."""
     before: bool = False
     """Whether earlier ones are there, complete and under names of their own, so that the doubtful ones can be set
     aside."""
     aside: Annotated[str, msgspec.Meta(max_length=LONGEST_DOUBTED), holds("text")] = ""
-    """Where in the app's folder they were moved before the container started; "" if they are in their place."""
+    """Folder within the app's folder to which they were moved before the container started; "" if they are in their place."""
 
 
 class ContainerStarted(Event, frozen=True):
@@ -129,13 +129,13 @@ class ContainerStarted(Event, frozen=True):
     started_at: Moment = 0
     identity: Identity = ""
     environment_s: Duration = 0.0
-    """How long the container built its app's environment, or waited for it; it counts as started only after that."""
+    """Seconds in which the container built its app's environment or waited for it; it counts as started only after that."""
     origin_digest: Digest = ""
-    """If the app starts from another app's checkpoint (`from` in its spec): the SHA-256 of the copied files, over a
-    list of their paths, modes and contents (`agents.outputs.checkpoints`). "" if the node does not know it."""
+    """SHA-256 of the files copied from another app's checkpoint (`from` in its spec), over a list of their paths, modes and
+    contents (`agents.outputs.checkpoints`). "" if the node does not know it."""
     doubt: Doubt | None = None
-    """What the node of the lowest slot found in the app's folder before the generation started, with no container of
-    an earlier one left."""
+    """Doubtful files that the node of the lowest slot found in the app's folder before the generation started, with no
+    container of an earlier one left."""
 
 
 class ContainersPrepared(Event, frozen=True):
@@ -155,7 +155,7 @@ class ContainersPrepared(Event, frozen=True):
 
 
 Doing = Literal["prepare", "fetch", "pull", "create", "start", "read", "tell", "stop", "remove", "report"]
-"""What a node does for a container: make its folders and environment ready, fetch its project folder, pull its image, create
+"""Steps of a node for a container: make its folders and environment ready, fetch its project folder, pull its image, create
 it, start it, read its app's checkpoints, tell it of its members, stop it, remove it, report it."""
 
 
@@ -171,11 +171,11 @@ class ContainerDelayed(Event, frozen=True):
     node: NodeId
     doing: Doing = "start"
     reason: FreeText = ""
-    """What the engine, the operating system or the servers said."""
+    """Message of the engine, the operating system or the servers."""
     code: CoreWord = ""
     """The error's stable code."""
     for_s: Duration = 0.0
-    """For how long already."""
+    """Time that it has taken already."""
     failing: bool = True
     """False if it only takes long, such as a pull that makes progress: then no failure follows from it."""
     over: bool = False
@@ -217,9 +217,9 @@ class ContainerExited(Event, frozen=True):
     """None if the engine did not report it, for a container that ended before a heartbeat, and from agents before
     0.6."""
     origin_digest: Digest = ""
-    """As in `ContainerStarted`, which is missing for a container that ends immediately."""
+    """Same as in `ContainerStarted`, which is missing for a container that ends immediately."""
     doubt: Doubt | None = None
-    """What its node found in the app's folder after it had ended without being done."""
+    """Doubtful files that its node found in the app's folder after the container had ended without being done."""
     peer_lost: bool = False
     """Whether its last output says that it lost the connection to another container, whose end may explain this one."""
 
@@ -305,15 +305,15 @@ class MembershipChanged(Event, frozen=True):
     members: Members
     change: Literal["start", "grow", "shrink", "move", "death"]
     lost: Members = []
-    """After a death: members that are gone, as their peers see it."""
+    """Members that are gone after a death, as their peers see it."""
     repeated: bool = False
-    """After a death: whether the step in flight was repeated."""
+    """Whether the step in flight was repeated, after a death."""
     warm_up_s: Duration = 0.0
-    """How long the slowest newcomer imported, connected, received state and warmed up, while the others trained."""
+    """Time in which the slowest newcomer imported, connected, received state and warmed up, while the others trained."""
     barrier_s: Duration = 0.0
-    """How long the members waited for each other at the iteration boundary."""
+    """Time in which the members waited for each other at the iteration boundary."""
     pause_s: Duration = 0.0
-    """How long no member trained, the barrier included."""
+    """Time in which no member trained, the barrier included."""
     bytes_moved: Amount = 0
 
 
@@ -345,4 +345,4 @@ class EpochCompleted(Event, frozen=True):
     earlier: Annotated[list[EpochRun], msgspec.Meta(max_length=MOST_RUNS)] = []
     """Earlier epochs that the agent's rate limit held back."""
     omitted: Number = 0
-    """How many epochs were held back and left out, because their ledgers differ too much for `earlier`."""
+    """Number of epochs that were held back and left out, because their ledgers differ too much for `earlier`."""

@@ -15,8 +15,8 @@ from events.fields import Position, holds
 from events.limits import Moment, Name
 
 Writer = Literal["user", "operator", "admin", "reader", "deliverer", "node", "master"]
-"""Who may write a kind on a server that knows its users.  An operator writes what a user may, a user what a reader may, and
-an admin everything in its own name.  A deliverer is the process that delivers webhooks."""
+"""Those who may write a kind on a server that knows its users.  An operator writes what a user may, a user what a reader may,
+and an admin everything in its own name.  A deliverer is the process that delivers webhooks."""
 Rule = Literal[
     "submits", "changes_app", "releases", "operates", "delivers", "drains", "joins", "of_node", "of_app", "of_session",
     "rotates", "identity", "round",
@@ -35,7 +35,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """Those who may write it, its usual writer first."""
     rule: Rule
     on: Literal["app", "apps", "node", "cluster"]
-    """What it is about."""
+    """Subject of the fact."""
     by_name: bool = False
     """Whether it names its app as the app's owner does, by name or by id."""
     answered: bool = False
@@ -43,7 +43,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     folded: bool = True
     """Whether a state depends on it."""
     stored: Literal["log", "round", "reports"] = "log"
-    """Where it lies: as a record of its own on the log, in a round, or on the stream of heartbeats."""
+    """Storage of the kind: as a record of its own on the log, in a round, or on the stream of heartbeats."""
     shown: bool = False
     """Whether other tenants see it, without what belongs to its tenant: their apps' shares follow from it.  They see only
     the position of any other record, and the facts of a round as far as they may see the round."""
@@ -58,9 +58,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     id: Annotated[Name, holds("own")] = ""
     """Unique, prefixed with the publisher.  The Nats-Msg-Id follows from it, so a repeated publish is stored once."""
     at: Moment = 0
-    """When the publisher says it happened (UTC ns).  Information only: log time orders events."""
+    """Time at which it happened, by the publisher's clock (UTC ns).  Information only: log time orders events."""
     by: Annotated[Name, holds("own")] = ""
-    """Who published it."""
+    """Name of the publisher."""
     cause: Position = ""
     """Position (`seq` or `seq.index`) or id of the event that caused it."""
     v: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)] = 1
@@ -79,4 +79,4 @@ NO_FOLDER = "missing"
 """Replaces the id if there is no marker: the folder is not mounted, or was never a checkpoint folder."""
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 Identity = Annotated[str, msgspec.Meta(max_length=64), holds("identity")]
-"""Which machine publishes under a node's name (`events.identities`); "" from agents before 0.6.0."""
+"""Machine that publishes under a node's name (`events.identities`); "" from agents before 0.6.0."""

@@ -64,7 +64,7 @@ class NodeDrainRequested(Event, frozen=True):
     maintenance: bool = False
     """The node is in maintenance: it may be silent without causing an alarm."""
     identity: Identity = ""
-    """With `until_rejoin`: the identity of the agent that stops.  Another machine of the same name is not drained."""
+    """Identity of the agent that stops, with `until_rejoin`.  Another machine of the same name is not drained."""
 
 
 class PolicyChanged(Event, frozen=True):
@@ -80,11 +80,11 @@ class PolicyChanged(Event, frozen=True):
     """Changes only these parameters; None returns one to its default.  The fold merges them, so two operators who change
     different parameters at once do not undo each other."""
     quiet_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
-    """How long the log must be quiet before a new allocation is computed."""
+    """Time for which the log must be quiet before a new allocation is computed."""
     quiet_limit_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
     """The longest that a busy log can delay an allocation."""
     idle_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] | None = None
-    """How long nothing must have happened before the allocation is reconsidered (see `IdleTicked`), and the shortest
+    """Time for which nothing must have happened before the allocation is reconsidered (see `IdleTicked`), and the shortest
     interval between two such reconsiderations."""
     heartbeat_s: Annotated[float, msgspec.Meta(ge=0.1, le=3_600)] | None = None
     """The longest interval between two heartbeats of a node."""
@@ -96,7 +96,7 @@ class PolicyChanged(Event, frozen=True):
     checkpoints: FolderId | None = None
     """Id of the cluster's folder of checkpoints; "" leaves the choice to what the nodes announce."""
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
-    """How long an ended app, its containers, logs, checkpoints and outputs are kept."""
+    """Time for which an ended app, its containers, logs, checkpoints and outputs are kept."""
     tenant_retention_s: (
         Annotated[
             dict[UserName, Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None], msgspec.Meta(max_length=1000)
@@ -106,12 +106,12 @@ class PolicyChanged(Event, frozen=True):
     """The same for apps of some tenants (on an open cluster, of some users). Changes only these; None resets one to
     `retention_s`."""
     weights: Literal["apps", "tenants"] | None = None
-    """What an app's weight counts against: all apps, or the others of its tenant, if all tenants weigh the same."""
+    """Apps against which an app's weight counts: all apps, or the others of its tenant, if all tenants weigh the same."""
     tenant_apps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
-    """How many apps of one tenant, running, waiting or held, may exist at once.  Apps that have ended do not count.  An open
+    """Largest number of apps of one tenant, running, waiting or held, at once.  Apps that have ended do not count.  An open
     cluster has no tenants."""
     suspect_after: Annotated[int, msgspec.Meta(ge=0, le=32)] | None = None
-    """After the failures of how many different apps a node is suspect; 0: never.  An app counts as broken when it has failed
+    """Number of different apps after whose failures a node is suspect; 0: never.  An app counts as broken when it has failed
     on more nodes than this."""
     suspect_within_s: Annotated[float, msgspec.Meta(ge=60, le=604_800)] | None = None
     """Within which time they have to fail; also how long an app is not placed again on a node where it failed."""

@@ -18,8 +18,8 @@ from events.kinds.base import Address, Amount, Event, Kind, Port
 from events.limits import Moment, Name
 
 Role = Literal["user", "reader", "operator", "admin"]
-"""What a user may do.  A `reader` only reads; a `user` submits apps, and changes those of their own tenant; an
-`operator` also changes those of others, nodes, settings and webhooks; an `admin` also changes identities."""
+"""Permissions of a user.  A `reader` only reads; a `user` submits apps, and changes those of their own tenant; an `operator`
+also changes those of others, nodes, settings and webhooks; an `admin` also changes identities."""
 Holder = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_@+=-]+$")]
 """A name that can be used as a subject's token unchanged (`events.subjects.token`)."""
 UserHolder = Annotated[Holder, holds("user")]

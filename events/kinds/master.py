@@ -74,8 +74,8 @@ or it was stopped without a request.  "" in logs of earlier versions."""
 
 
 OfWhom = Literal["", "app", "node", "open"]
-"""Whose fault a failure is: the app's, its node's, or not known yet.  "" for one that says nothing about that, and in logs of
-earlier versions."""
+"""Origin of a failure: the app, its node, or not known yet.  "" for one that says nothing about that, and in logs of earlier
+versions."""
 
 
 class AppFailed(Event, frozen=True):
@@ -88,9 +88,9 @@ class AppFailed(Event, frozen=True):
     reason: FreeText
     failure: Failure = ""
     exit_codes: dict[str, ExitCode | None] = {}
-    """By slot, as text: maps with other keys have no deterministic encoding."""
+    """Exit codes by slot, as text: maps with other keys have no deterministic encoding."""
     node: NodeId = ""
-    """Where the first container failed; "" in logs of earlier versions."""
+    """Node on which the first container failed; "" in logs of earlier versions."""
     fault: OfWhom = ""
 
 
@@ -132,15 +132,15 @@ class GenerationFailed(Event, frozen=True):
     """Whether a port was taken."""
     failure: Failure = ""
     retries: Number = 0
-    """How many retries the app has used of the limit that this failure counts against, including the next one."""
+    """Number of retries that the app has used of the limit that this failure counts against, including the next one."""
     limit: Number = 0
-    """That limit."""
+    """Limit of the retries."""
     anew: bool = False
     """It had worked long enough (`retries.reset` of its spec) for earlier failures to be forgotten."""
     retry_at: Moment = 0
     """UTC ns before which it is not placed again."""
     node: NodeId = ""
-    """Where the first container failed; "" if that is not known, and in logs of earlier versions."""
+    """Node on which the first container failed; "" if that is not known, and in logs of earlier versions."""
     fault: OfWhom = ""
 
 
@@ -156,7 +156,7 @@ class NodeSuspected(Event, frozen=True):
     apps: list[AppId] = []
     """Those that failed there."""
     failures: list[FreeText] = []
-    """How each of them failed, in words."""
+    """Descriptions of the failures, in words."""
     least: Number = 0
     """The node returns when fewer of these apps are left that are not broken themselves."""
     probe_at: Moment = 0
@@ -221,7 +221,7 @@ class GenerationReleased(Event, frozen=True):
     lost_steps: Step = 0
     """Steps after that checkpoint, which are repeated."""
     killed: Number = 0
-    """How many containers of the previous generation were killed because they outlived their grace time."""
+    """Number of containers of the previous generation that were killed because they outlived their grace time."""
     stop_s: Seconds = 0.0
     """Seconds until the last container of the previous generation had ended: from the decision, or from the end of
     `prepare_s`."""
@@ -232,7 +232,7 @@ class GenerationReleased(Event, frozen=True):
     checkpoints: FolderId = ""
     """Id of the cluster's checkpoint folder: a node starts these containers only where that folder is mounted."""
     prepare_s: Seconds = 0.0
-    """How long the previous generation kept working after the decision, in seconds, while this one was prepared."""
+    """Seconds for which the previous generation kept working after the decision, while this one was prepared."""
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -268,8 +268,8 @@ class Resize(msgspec.Struct, frozen=True, gc=False):
     """The membership that a live adjustment leads to, counted from 1 in each generation; 0 for other adjustments."""
     why: LiveReason = ""
     prepare_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
-    """In a restart, the previous generation keeps working until every node of the placement has prepared its
-    containers (`ContainersPrepared`), at most for this many seconds. 0: it stops immediately."""
+    """Seconds for which the previous generation keeps working in a restart, at most, until every node of the placement has
+    prepared its containers (`ContainersPrepared`). 0: it stops immediately."""
     lost_s: Seconds = 0.0
     """Seconds of work that the change undoes: the app has reported no checkpoint, so it restarts from the beginning.  0 if it
     has, or is expected to save when it is stopped."""
@@ -294,7 +294,7 @@ class MembersReleased(Event, frozen=True):
     wait_s: Seconds = 0.0
     """Seconds from the decision until this release: waiting for room."""
     checkpoints: FolderId = ""
-    """As in GenerationReleased."""
+    """Same as in `GenerationReleased`."""
 
 
 class MembersLost(Event, frozen=True):
@@ -415,7 +415,7 @@ class Resized(Event, frozen=True):
     """Library and version that solved it: if they differ, a replay reports `not checked`."""
     changes: list[Resize]
     reasons: dict[AppKey, Waiting]
-    """By app, for each that waits or is below n_max."""
+    """Reasons by app, for each that waits or is below n_max."""
     utilization: Figure
     fairness_loss: Figure
     fairness_budget: float
@@ -433,10 +433,10 @@ class Resized(Event, frozen=True):
     trigger: Trigger = "events"
     """Why it was decided: an event, a quiet period (`IdleTicked`), or the end of a pause or of an app's patience."""
     unsaid: Number = 0
-    """How many apps that wait or are below n_max have no reason here because the message had no room
+    """Number of apps that wait or are below n_max without a reason here, because the message had no room
     (`dorm.core.round_size`)."""
     put_off: Number = 0
-    """How many changes of this allocation did not fit.  The figures include them, and the next decision follows
+    """Number of changes of this allocation that did not fit.  The figures include them, and the next decision follows
     immediately."""
     plugin: Plugin = ""
     batches: dict[AppId, BatchSize] = {}

@@ -82,7 +82,7 @@ class Round(Event, frozen=True):
     core: Number = 0
     """Version of the core that decided it (`dorm.core.state.SCHEMA`); an audit does not repeat decisions of another one."""
     previous: Sequence = 0
-    """In a signed round: the sequence of the previous record on the rounds' subject."""
+    """Sequence of the previous record on the rounds' subject, in a signed round."""
     signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS), holds("own")] = ""
     """Signature by one of the masters' keys (`events.chain.rounds`), if the cluster names them
     (`TrustEnabled.masters`)."""
@@ -121,7 +121,7 @@ Published = (
     | OfSessions
     | Round
 )
-"""What one message on the log may hold."""
+"""The events that one message on the log may hold."""
 
 EVENTS: tuple[type[Event], ...] = (*(kind for kind in get_args(Published) if kind is not Round), *get_args(MasterFact))
 """Every kind of event, in records of its own and in rounds; a `Round` is an envelope."""

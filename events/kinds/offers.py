@@ -36,14 +36,14 @@ class Unfit(msgspec.Struct, frozen=True, omit_defaults=True):
     code: Code
     """The kind of reason (`agents.fitness`), such as `data_bytes` or `health_program`; masters only count the reasons."""
     text: Annotated[str, msgspec.Meta(max_length=LONGEST_UNFIT), holds("text")] = ""
-    """In words, with what to do if the agent knows it."""
+    """Description in words, with what to do if the agent knows it."""
 
 
 class NodeOffers(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node offers."""
 
     volumes: Annotated[dict[Label, VolumeOffer], msgspec.Meta(max_length=MOST_OFFERED)] = {}
-    """By name."""
+    """Volumes by name."""
     environments: bool = False
     """Whether the agent builds apps' environments: agents before 0.6.0 do not know that part of a spec."""
     pythons: Annotated[

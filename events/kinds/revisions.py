@@ -40,7 +40,7 @@ class AppRestartRequested(Event, frozen=True):
 
     app: AppName
     fresh: bool = False
-    """Without its checkpoint, with its start command."""
+    """Whether the app starts without its checkpoint, with its start command."""
     reason: FreeText = ""
 
 
@@ -76,12 +76,12 @@ class AppRestarted(Event, frozen=True):
 
     app: AppId
     generation: Number
-    """Its latest generation, which is replaced."""
+    """Latest generation of the app, which is replaced."""
     fresh: bool = False
     spec: AppSpec | None = None
-    """If the app had ended and resumes: its spec."""
+    """Spec of an app that had ended and resumes."""
     tenant: UserName = ""
-    """With `spec`: the owner; "" on an open cluster."""
+    """Owner, with `spec`; "" on an open cluster."""
     submission: RequestId = ""
     """Id of the AppRestartRequested."""
     editor: UserName = ""

@@ -65,7 +65,7 @@ class RotationFailed(Event, frozen=True):
     code: Code
     """The stable code of the error."""
     reason: FreeText
-    """For people, with what to do."""
+    """Explanation for people, with what to do."""
 
     @property
     def in_vain(self) -> bool:

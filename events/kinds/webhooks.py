@@ -24,8 +24,8 @@ class WebhookSet(Event, frozen=True):
     webhook: WebhookName
     url: Url
     events: Annotated[list[Code], msgspec.Meta(max_length=64)]
-    """What it delivers: `app.ended`, `app.failed`, `app.waits`, `node.lost`, `node.suspect`, `adjustment`; other
-    words are ignored."""
+    """Names of the events that it delivers: `app.ended`, `app.failed`, `app.waits`, `node.lost`, `node.suspect`, `adjustment`;
+    other words are ignored."""
     key: KeyId
     """Id of the key that signs."""
     previous_key: KeyId = ""
@@ -87,7 +87,7 @@ class AppWaitsLong(Event, frozen=True):
 
     app: AppId
     since: Moment
-    """When its wait began (log time)."""
+    """Time at which its wait began (log time)."""
     after_s: Seconds
     """The waiting time that the webhook names."""
     code: Code = ""

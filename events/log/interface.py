@@ -102,14 +102,14 @@ class ReadableLog(Protocol):
     async def at_time(self, time: int) -> int:
         """Return the sequence of the last record before the first one that is later than this log time (UTC nanoseconds);
         `start()` if there is none.  Raises as `read` does."""
-        found = await self.start()
-        async with contextlib.aclosing(self.read(after=found)) as batches:
+        seq = await self.start()
+        async with contextlib.aclosing(self.read(after=seq)) as batches:
             async for batch in batches:
                 for record in batch:
                     if record.time > time:
-                        return found
-                    found = record.seq
-        return found
+                        return seq
+                    seq = record.seq
+        return seq
 
     @property
     def snapshots(self) -> ReadableSnapshots:
@@ -249,7 +249,7 @@ class EventLog(ReadableLog, Protocol):
 
 
 class Bus(Protocol):
-    """Messages beside the log: heartbeats, and questions to agents.  Messages may be lost."""
+    """Messages outside the log: heartbeats, and questions to agents.  Messages may be lost."""
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
         """Store a heartbeat for a limited time.  Raises LogUnavailable or LogRefused."""
@@ -329,7 +329,7 @@ class Piece(NamedTuple):
 
     records: Sequence[Record]
     beside: bool
-    """Whether they are of the stream of progress."""
+    """Whether the records are of the stream of progress."""
 
 
 class Combined:
@@ -343,7 +343,7 @@ class Combined:
         records; `app` restricts the stream to an app's id; `latest` ends it at a time (UTC ns), `beside_until` at a sequence
         of its own."""
         self._log = log
-        self._after, self._beside = after, beside
+        self._after, self._progress_seq = after, beside
         self._subjects, self._app = subjects, app
         self._follow, self._latest, self._beside_until = follow, latest, beside_until
 
@@ -365,7 +365,7 @@ class Combined:
 
     def _note(self, piece: Piece) -> None:
         if piece.beside:
-            self._beside = piece.records[-1].seq
+            self._progress_seq = piece.records[-1].seq
         else:
             self._after = piece.records[-1].seq
 
@@ -373,23 +373,23 @@ class Combined:
         log = self._log.read(after=self._after, subjects=self._subjects)
         progress = self._progress(follow=False)
         async with contextlib.aclosing(log), contextlib.aclosing(progress):
-            ours, theirs = await _next(log), await _next(progress)
-            while ours or theirs:
-                if not theirs or (ours and ours[0].time <= theirs[0].time):
-                    taken = _upto(ours, theirs[0].time if theirs else None)
-                    yield Piece(ours[:taken], beside=False)
-                    ours = ours[taken:] or await _next(log)
+            records, reports = await _next(log), await _next(progress)
+            while records or reports:
+                if not reports or (records and records[0].time <= reports[0].time):
+                    taken = _upto(records, reports[0].time if reports else None)
+                    yield Piece(records[:taken], beside=False)
+                    records = records[taken:] or await _next(log)
                 else:
-                    taken = _before(theirs, ours[0].time if ours else None)
-                    yield Piece(theirs[:taken], beside=True)
-                    theirs = theirs[taken:] or await _next(progress)
+                    taken = _before(reports, records[0].time if records else None)
+                    yield Piece(reports[:taken], beside=True)
+                    reports = reports[taken:] or await _next(progress)
 
     async def _progress(self, *, follow: bool) -> AsyncGenerator[list[Record], None]:
         with contextlib.suppress(LogRefused) if follow else contextlib.suppress(LogRefused, LogUnavailable):
-            read = self._log.progress.read(after=self._beside, app=self._app, follow=follow)
+            read = self._log.progress.read(after=self._progress_seq, app=self._app, follow=follow)
             async with contextlib.aclosing(read) as batches:
                 async for batch in batches:
-                    wanted = [one for one in batch if self._within(one)]
+                    wanted = [report for report in batch if self._within(report)]
                     if wanted:
                         yield wanted
                     if len(wanted) < len(batch):
@@ -405,8 +405,8 @@ class Combined:
 
         async def pump(batches: AsyncGenerator[list[Record], None], *, beside: bool) -> None:
             try:
-                async with contextlib.aclosing(batches) as found:
-                    async for batch in found:
+                async with contextlib.aclosing(batches) as open_batches:
+                    async for batch in open_batches:
                         await queue.put(Piece(batch, beside))
             except Exception as error:  # For the reader, who may be waiting for the queue.
                 await queue.put(error)
@@ -434,13 +434,15 @@ async def _next(batches: AsyncIterator[list[Record]]) -> Sequence[Record]:
 
 def _upto(records: Sequence[Record], time: int | None) -> int:
     """Return how many come first, up to a time."""
-    return next((index for index, one in enumerate(records) if time is not None and one.time > time), len(records))
+    return next(
+        (index for index, record in enumerate(records) if time is not None and record.time > time), len(records)
+    )
 
 
 def _before(records: Sequence[Record], time: int | None) -> int:
     """Return how many come first, before a time; at least the first one does."""
-    found = (index for index, one in enumerate(records) if index and time is not None and one.time >= time)
-    return next(found, len(records))
+    indexes = (index for index, record in enumerate(records) if index and time is not None and record.time >= time)
+    return next(indexes, len(records))
 
 
 # --- the nearest snapshot ---------------------------------------------------------------------------------------------
@@ -498,11 +500,11 @@ async def _nearest(
                 if drop_foreign_from is not None:
                     await drop_foreign_from.drop(info)
                 continue
-            found = await log.snapshots.fetch(info)
-            loaded = None if found is None else await asyncio.to_thread(load, *found)
-            if found is not None and loaded is not None:
-                return found[0], loaded
-            _log.debug("a snapshot is of no use", seq=info.seq, there=found is not None)
+            snapshot = await log.snapshots.fetch(info)
+            loaded = None if snapshot is None else await asyncio.to_thread(load, *snapshot)
+            if snapshot is not None and loaded is not None:
+                return snapshot[0], loaded
+            _log.debug("a snapshot is of no use", seq=info.seq, there=snapshot is not None)
     except LogError as error:
         if start or isinstance(error, Archived):
             raise

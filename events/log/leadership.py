@@ -1,6 +1,6 @@
 """The masters' lease: which master of a cluster leads.
 
-The lease is advice.  It keeps two masters from competing and tells the others when to take over.  The fence protects
+The lease is advice.  It keeps two masters from competing and shows the others when to take over.  The fence protects
 the log: each round carries the sequence of the last one.  A lease that is lost, granted twice or read late costs only
 time.
 

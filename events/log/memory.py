@@ -162,7 +162,7 @@ class MemoryBus(Bus):
         self._last: dict[str, Record] = {}
         self._readers: list[tuple[str, asyncio.Queue[Record]]] = []
         self._answerers: dict[str, Callable[[str], Answerer]] = {}
-        """By the pattern of their subjects."""
+        """Answerers by the pattern of their subjects."""
         self._count = 0
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
@@ -186,11 +186,11 @@ class MemoryBus(Bus):
         return self._last.get(subject)
 
     async def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
-        found = next((made for pattern, made in self._answerers.items() if matches(pattern, subject)), None)
-        if found is None:
+        answerer = next((made for pattern, made in self._answerers.items() if matches(pattern, subject)), None)
+        if answerer is None:
             raise LogUnavailable("no agent answers for this node; is it running?", code="agent.no_answer")
         try:
-            async with answering(found(subject), question) as pieces:
+            async with answering(answerer(subject), question) as pieces:
                 async for piece in pieces:
                     if piece:
                         yield piece

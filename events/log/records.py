@@ -105,7 +105,7 @@ class Record(msgspec.Struct, gc=False, array_like=True):
     """One raw message of the log.  Export copies these bytes, so fields that this build does not know are kept."""
 
     seq: int
-    """From 1, without gaps."""
+    """Position in the log, from 1, without gaps."""
     time: int
     """Log time, UTC nanoseconds, set by the log's store.  Logs in memory and in files never go back; a server's clock may, so
     the fold takes the later of this and the last one."""
@@ -150,21 +150,21 @@ async def until_answered(ask: Callable[[], Awaitable[T]], doing: str) -> T:
     raises."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    pause, say_at, said = _SHORTEST_S, began + _SAY_AFTER_S, False
+    pause, say_at, due = _SHORTEST_S, began + _SAY_AFTER_S, False
     while True:
         try:
-            found = await ask()
+            answer = await ask()
         except LogClosed:
             raise
         except LogUnavailable as error:
             now = loop.time()
             if now >= say_at:
                 _log.warning("waiting for the log", doing=doing, waited_s=round(now - began), reason=str(error))
-                say_at, said = now + min(_SAY_AGAIN_S, max(_SAY_AFTER_S, now - began)), True
+                say_at, due = now + min(_SAY_AGAIN_S, max(_SAY_AFTER_S, now - began)), True
         else:
-            if said:
+            if due:
                 _log.warning("the log answers", doing=doing, waited_s=round(loop.time() - began))
-            return found
+            return answer
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_S)
 
@@ -173,11 +173,11 @@ async def until_answered(ask: Callable[[], Awaitable[T]], doing: str) -> T:
 
 HEADER = "Dorm-Record"
 UPTO = "dorm-imported"
-"""In the stream's metadata: the last sequence that comes from the archive."""
+"""Key in the stream's metadata for the last sequence that comes from the archive."""
 CLUSTER = "dorm-imported-cluster"
-"""In the stream's metadata: the cluster's name in the archive.  Seals hold for one name."""
+"""Key in the stream's metadata for the cluster's name in the archive.  Seals hold for one name."""
 SOURCE = "dorm-imported-from"
-"""In the stream's metadata: which archive, so that an interrupted import continues only from the same one."""
+"""Key in the stream's metadata for the archive, so that an interrupted import continues only from the same one."""
 _LINE = f"\r\n{HEADER}:".encode()
 
 

@@ -54,7 +54,7 @@ class StoredBlob(NamedTuple):
     """A blob of the store, without its content."""
 
     tenant: str
-    """As a token of a subject."""
+    """Tenant as a token of a subject."""
     name: str
     size: int
     """Bytes of its content as it is stored; 0 for a blob that its tenant has given up."""
@@ -147,21 +147,21 @@ class MemoryFiles(Files):
         self._stored[blob.tenant, name] = blob, body
 
     async def get(self, tenant: str, name: str) -> tuple[bytes, int] | None:
-        found = self._stored.get((token(tenant), name))
-        return (found[1], found[0].time) if found is not None and found[1] else None
+        stored = self._stored.get((token(tenant), name))
+        return (stored[1], stored[0].time) if stored is not None and stored[1] else None
 
     async def listed(self, tenant: str = EVERY_TENANT) -> list[StoredBlob]:
         wanted = {token(tenant)} if tenant != EVERY_TENANT else {owner for owner, _ in self._stored}
         return [blob for (owner, _), (blob, _) in sorted(self._stored.items()) if owner in wanted]
 
     async def remove(self, blob: StoredBlob) -> None:
-        found = self._stored.get((blob.tenant, blob.name))
-        if found is not None and found[0].seq == blob.seq:
+        stored = self._stored.get((blob.tenant, blob.name))
+        if stored is not None and stored[0].seq == blob.seq:
             del self._stored[blob.tenant, blob.name]
 
     async def give_up(self, blob: StoredBlob) -> None:
-        found = self._stored.get((blob.tenant, blob.name))
-        if found is not None and found[0].seq == blob.seq:
+        stored = self._stored.get((blob.tenant, blob.name))
+        if stored is not None and stored[0].seq == blob.seq:
             await self.put(blob.tenant, blob.name, b"")
 
     async def limits(self) -> Limits:
@@ -428,10 +428,10 @@ class MemoryProgress(Progress):
     ) -> AsyncGenerator[list[Record], None]:
         pattern = of_app(app)
         while True:
-            found = [record for record in self.records if record.seq > after]
-            if found:
-                after = found[-1].seq
-                if wanted := on_subjects(found, [pattern]):
+            records = [record for record in self.records if record.seq > after]
+            if records:
+                after = records[-1].seq
+                if wanted := on_subjects(records, [pattern]):
                     yield wanted
             if not follow:
                 return
@@ -458,13 +458,13 @@ def of_app(app: str) -> str:
 
 async def upto(progress: ReadableProgress, time: int, since: int) -> list[Record]:
     """Return the records that were stored after one time and up to another (UTC ns)."""
-    found: list[Record] = []
+    records: list[Record] = []
     async with contextlib.aclosing(progress.read(after=await progress.at_time(since))) as batches:
         async for batch in batches:
-            found += [record for record in batch if record.time <= time]
+            records += [record for record in batch if record.time <= time]
             if batch[-1].time > time:
                 break
-    return found
+    return records
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -46,9 +46,9 @@ _DAMAGE = ("log.damaged", "log.truncated", "log.records_missing", "log.records_r
 _PASSING = ("log.unavailable", "log.view.behind", "log.closed", "log.behind", "log.not_sent")
 
 
-def packed(**said: Any) -> bytes:
+def packed(**fields: Any) -> bytes:
     """Return one value of an answer."""
-    body = zstandard.ZstdCompressor(level=_FAST).compress(_encode(said))
+    body = zstandard.ZstdCompressor(level=_FAST).compress(_encode(fields))
     return _LENGTH.pack(len(body)) + body
 
 

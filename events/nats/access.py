@@ -212,12 +212,12 @@ def public_key(seed: bytes) -> str:
 def read_credentials(path: Path) -> Credentials:
     """Read a credentials file.  Raises CredentialsError."""
     try:
-        found = msgspec.json.decode(read_secret(path, "the credentials"), type=CredentialsFile)
+        stored = msgspec.json.decode(read_secret(path, "the credentials"), type=CredentialsFile)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise CredentialsError(
             f"{path} is not a credentials file; `dorm user add` and `dorm node intro` make them"
         ) from None
-    return Credentials(found.cluster, found.url, found.name, found.role, _seed(found.seed, path), found.ca)
+    return Credentials(stored.cluster, stored.url, stored.name, stored.role, _seed(stored.seed, path), stored.ca)
 
 
 def _seed(text: str, path: Path) -> bytes:
@@ -242,7 +242,7 @@ def read_secret(path: Path, what: str) -> bytes:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            found = file.read(_LARGEST + 1)
+            content = file.read(_LARGEST + 1)
     except OSError as error:
         raise CredentialsError(
             f"{what} in {path} can't be read: {error.strerror}", code="credentials.unreadable"
@@ -252,9 +252,9 @@ def read_secret(path: Path, what: str) -> bytes:
             f"{path} can be read or changed by others; run `chmod 600 {path}`, and if others had access, get a new key",
             code="credentials.open_to_others",
         )
-    if len(found) > _LARGEST:
+    if len(content) > _LARGEST:
         raise CredentialsError(f"{path} is too large for {what}")
-    return found
+    return content
 
 
 # --- ids of messages --------------------------------------------------------------------------------------------------

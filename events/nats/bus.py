@@ -149,14 +149,14 @@ class NatsBus(Bus):
                 shares = Shares(_MOST_ANSWERS)
                 async for message in subscription.messages:
                     if message.reply:
-                        asked = message.subject
-                        room = len(answers) < _MOST_ANSWERS if asked == pattern else shares.has_room_for(asked)
-                        chosen = answerer_of(asked) if room else _too_busy
+                        subject = message.subject
+                        room = len(answers) < _MOST_ANSWERS if subject == pattern else shares.has_room_for(subject)
+                        chosen = answerer_of(subject) if room else _too_busy
                         answers.add(task := tasks.create_task(self._answer(message, chosen)))
                         task.add_done_callback(answers.discard)
                         if room:  # A refusal takes none.
-                            shares.take(asked)
-                            task.add_done_callback(partial(_left, shares, asked))
+                            shares.take(subject)
+                            task.add_done_callback(partial(_left, shares, subject))
                 for task in answers:  # Their askers can't be reached any more.
                     task.cancel()
             raise LogUnavailable(f"the connection to {self._link.url} is closed", code="log.closed")
@@ -186,7 +186,7 @@ class NatsBus(Bus):
     async def _answer_waiting(self, asking: _Asking, answerer: Answerer) -> None:
         """Answer all that wait, again and again: one call of the answerer serves all askers until it is done."""
         while True:
-            await asking.asked.wait()
+            await asking.requested.wait()
             refused, pieces = "", list[bytes]()
             try:
                 async with answering(answerer, b"") as answer:
@@ -244,17 +244,17 @@ class _Asking:
     """The inboxes of those that wait for an answer to all, in order."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self._inboxes: deque[str] = deque(maxlen=_MOST_ASKERS)
 
     def add(self, inbox: str) -> None:
         self._inboxes.append(inbox)
-        self.asked.set()
+        self.requested.set()
 
     def take(self) -> list[str]:
         taken = list(self._inboxes)
         self._inboxes.clear()
-        self.asked.clear()
+        self.requested.clear()
         return taken
 
 
@@ -291,8 +291,8 @@ async def _produce(answerer: Answerer, question: bytes, pieces: asyncio.Queue[by
     await pieces.put(end)
 
 
-def _left(shares: Shares, asked: str, _: object) -> None:
-    shares.leave(asked)
+def _left(shares: Shares, subject: str, _: object) -> None:
+    shares.leave(subject)
 
 
 async def _too_busy(question: bytes) -> AsyncGenerator[bytes, None]:
@@ -330,17 +330,17 @@ async def ask_once(credentials: Credentials, subject: str, question: bytes, *, t
 _MOST = 100_000
 
 
-class Said(NamedTuple):
+class Answer(NamedTuple):
     """One answer."""
 
     body: bytes
     before: float
-    """When the question was sent (seconds, UTC)."""
+    """Time at which the question was sent (seconds, UTC)."""
     after: float
-    """When the answer had come."""
+    """Time at which the answer arrived."""
 
 
-async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: float) -> list[Said]:
+async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: float) -> list[Answer]:
     """Return the answers that come within `wait_s` seconds, at most one of each who answers; those of one piece alone.
     Raises LogUnavailable, and LogRefused if this identity may not ask."""
     client = link.client
@@ -348,7 +348,7 @@ async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: flo
     inbox = client.new_inbox()
     with as_log_errors("asking"):
         subscription = await client.subscribe(inbox, pending_msgs_limit=_MOST)
-    found: list[Said] = []
+    answers: list[Answer] = []
     try:
         before = time.time()
         with as_log_errors("asking"):
@@ -365,8 +365,8 @@ async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: flo
             if (message.headers or {}).get("Status") == "503":
                 break  # Nobody listens.
             if message.data and "Dorm-Refused" not in (message.headers or {}):
-                found.append(Said(message.data, before, time.time()))
+                answers.append(Answer(message.data, before, time.time()))
     finally:
         with contextlib.suppress(nats.errors.Error):
             await subscription.unsubscribe()
-    return found
+    return answers

@@ -1,4 +1,4 @@
-"""A cluster's connection: its log, the bus beside it, and the masters' lease, over one link to its servers."""
+"""A cluster's connection: its log, the bus next to it, and the masters' lease, over one link to its servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from events.log.records import (
     until_answered,
 )
 from events.nats.access import ADMIN
-from events.nats.bus import NatsBus, Said, ask_everyone
+from events.nats.bus import Answer, NatsBus, ask_everyone
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link
 from events.nats.log import JetStreamLog
@@ -170,7 +170,7 @@ class Connection:
             await self.stream.room()
         )
 
-    async def everyone(self, subject: str, *, wait_s: float) -> list[Said]:
+    async def everyone(self, subject: str, *, wait_s: float) -> list[Answer]:
         """Ask all listeners on a subject; return their answers within this many seconds. Raises LogUnavailable,
         LogRefused."""
         return await ask_everyone(self._link, subject, b"{}", wait_s=wait_s)
@@ -183,9 +183,9 @@ class Connection:
             await server_clock(self._link, self.cluster),
         )
 
-    def report_outages(self, tell: Callable[[bool], None]) -> None:
-        """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
-        self._link.on_outage = tell
+    def report_outages(self, report: Callable[[bool], None]) -> None:
+        """From now on call `report(True)` when the connection is lost, and `report(False)` when it is back."""
+        self._link.on_outage = report
 
     async def connected(self) -> None:
         """Wait until there is a connection. Raises LogUnavailable if it was closed permanently."""

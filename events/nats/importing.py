@@ -51,7 +51,7 @@ class Imported(msgspec.Struct, frozen=True):
     records: int
     """Records in the log now."""
     before: int
-    """How many of them an earlier, interrupted import had stored."""
+    """Number of them that an earlier, interrupted import had stored."""
 
 
 async def import_log(
@@ -95,7 +95,7 @@ async def _begin(link: Link, log: ReadableLog, cluster: str, end: int, replicas:
             assert config.name
             is_log = config.subjects == [names.log_subjects(cluster)]
             try:
-                found = await manager.stream_info(config.name)
+                stream = await manager.stream_info(config.name)
             except nats.js.errors.NotFoundError:
                 if replicas > 1:  # Servers do not replicate a stream that acknowledges before it persists.
                     config.num_replicas, config.persist_mode = replicas, None
@@ -105,7 +105,7 @@ async def _begin(link: Link, log: ReadableLog, cluster: str, end: int, replicas:
                 await manager.add_stream(config)
                 continue
             if is_log:
-                return await _continue(link, log, cluster, found, metadata)
+                return await _continue(link, log, cluster, stream, metadata)
     return 0
 
 
@@ -117,18 +117,18 @@ async def _source(log: ReadableLog, end: int) -> tuple[str, str]:
     return "empty", ""
 
 
-async def _continue(link: Link, log: ReadableLog, cluster: str, found: StreamInfo, metadata: dict[str, str]) -> int:
+async def _continue(link: Link, log: ReadableLog, cluster: str, stream: StreamInfo, metadata: dict[str, str]) -> int:
     """Return how many records are already stored.  Raises LogRefused if they are not this archive's."""
-    assert found.config.name
-    last = found.state.last_seq
-    theirs = found.config.metadata or {}
-    if theirs.get(SOURCE) != metadata[SOURCE] or last > int(metadata[UPTO]):
+    assert stream.config.name
+    last = stream.state.last_seq
+    existing = stream.config.metadata or {}
+    if existing.get(SOURCE) != metadata[SOURCE] or last > int(metadata[UPTO]):
         raise LogRefused(
             f"there is a cluster {cluster!r} at {link.url} already, with {last} records; name another one with --cluster",
             code="cluster.exists",
         )
     if last:
-        stored = await record_at(link, found.config.name, last, imported=imported_upto(theirs))
+        stored = await record_at(link, stream.config.name, last, imported=imported_upto(existing))
         async with aclosing(log.read(after=last - 1)) as batches:
             async for batch in batches:
                 if stored != _renamed(batch[0], cluster):

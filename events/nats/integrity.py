@@ -163,7 +163,7 @@ _BACK_FROM_OTHERS = (
     "that it gets a new copy from the others; if the others have lost the same, restore a backup"
 )
 _AROUND_A_MESSAGE = 64 * 1024
-"""Bytes, more than a message needs beside its headers and its body."""
+"""Bytes, more than a message needs in addition to its headers and its body."""
 _UNLIMITED = ("max_msgs", "max_age", "max_msgs_per_subject")
 _MUST_BE = {
     "retention": "limits",
@@ -242,15 +242,15 @@ def unprotected(config: dict[str, Any], cluster: str) -> list[str]:
     """Return the settings that do not protect the log.
 
     A limit of its size is not among them: the server refuses new records then, and loses none (`settings.limits`)."""
-    found = [
+    faults = [
         f"{name} is {config.get(name)!r} and not {wanted!r}"
         for name, wanted in _MUST_BE.items()
         if config.get(name) != wanted
     ]
-    found += [f"{name} is set" for name in _MUST_NOT_BE if config.get(name)]
+    faults += [f"{name} is set" for name in _MUST_NOT_BE if config.get(name)]
     if config.get("persist_mode") == "async":
-        found.append("persist_mode is 'async'")
+        faults.append("persist_mode is 'async'")
     if config.get("subjects") != [names.log_subjects(cluster)]:
-        found.append(f"it takes {', '.join(config.get('subjects') or ['nothing'])}")
-    found += [f"{name} is {config[name]}" for name in _UNLIMITED if config.get(name, -1) > 0]
-    return found
+        faults.append(f"it takes {', '.join(config.get('subjects') or ['nothing'])}")
+    faults += [f"{name} is {config[name]}" for name in _UNLIMITED if config.get(name, -1) > 0]
+    return faults

@@ -224,7 +224,7 @@ def server_certificate(client: Client) -> bytes:
 def discard_unsent(client: Client) -> None:
     """Discard what has been written and not been sent; subscriptions are renewed from the client's own list.
 
-    Why: an append whose caller was told that it failed must not be stored after a reconnect, much later.
+    Why: an append whose caller knows it as failed must not be stored after a reconnect, much later.
     Instead: an option of `connect` that drops unsent messages when the connection is lost.
     """
     client._pending.clear()
@@ -290,7 +290,7 @@ class DirectParser(Parser):
 
     def __init__(self, client: Client) -> None:
         self.takers: dict[int, Taker] = {}
-        """By subscription id."""
+        """Takers by subscription id."""
         self.used = False
         """Whether the client uses this parser, which it does not know (`internals.use_parser`)."""
         self._connections = 0
@@ -314,26 +314,26 @@ class DirectParser(Parser):
         connection, position, size = self._connections, 0, len(data)
         self._short_of = 0
         while (line_end := data.find(_END, position)) >= 0:
-            words = data[position:line_end].split()
+            arguments = data[position:line_end].split()
             begin = end = line_end + 2
-            if len(words) > 3 and words[0] in _MESSAGES:
+            if len(arguments) > 3 and arguments[0] in _MESSAGES:
                 # MSG <subject> <sid> [reply] <bytes>, HMSG <subject> <sid> [reply] <bytes of headers> <bytes with them>.
-                with_headers = words[0] == b"HMSG"
+                with_headers = arguments[0] == b"HMSG"
                 try:
-                    sid, body = int(words[2]), begin + (int(words[-2]) if with_headers else 0)
-                    end += int(words[-1]) + 2
+                    sid, body = int(arguments[2]), begin + (int(arguments[-2]) if with_headers else 0)
+                    end += int(arguments[-1]) + 2
                 except ValueError:
                     raise ProtocolError("nats: malformed MSG") from None
                 if end > size:
                     self._short_of = end - position
                     break
-                reply = words[3] if len(words) == 5 + with_headers else b""
+                reply = arguments[3] if len(arguments) == 5 + with_headers else b""
                 take = self.takers.get(sid)
                 if take is not None:
-                    take(words[1], reply, data[begin:body], data[body : end - 2])
+                    take(arguments[1], reply, data[begin:body], data[body : end - 2])
                 else:
                     header = data[begin:body] if with_headers else None
-                    await deliver(self.nc, sid, words[1], reply, data[body : end - 2], header)
+                    await deliver(self.nc, sid, arguments[1], reply, data[body : end - 2], header)
             else:
                 self.buf = bytearray(data[position:end])
                 try:

@@ -92,11 +92,11 @@ class Permissions:
     def on_error(self, error: Exception) -> None:
         """Fail the request that the server has just forbidden.  Of several on one subject it is the last, unless the
         permissions changed between them: a server forbids each with an error of its own."""
-        found = _DENIED.search(str(error))
-        if found is None:
+        match = _DENIED.search(str(error))
+        if match is None:
             return
-        subject = found[2].lower()  # As nats-py passes on the whole text.
-        if found[1].lower() == "subscription":
+        subject = match[2].lower()  # As nats-py passes on the whole text.
+        if match[1].lower() == "subscription":
             self._forbid(subject)
             return
         waiting = self._replies.get(subject)
@@ -188,7 +188,7 @@ class Link:
         internals.use_parser(self.client, self._parser)
         self.servers = servers_of(url)
         self.url = shown(",".join(self.servers))
-        """Where it connects to, without passwords."""
+        """Addresses to which it connects, without passwords."""
         self.credentials = credentials
         self.api = credentials.api if credentials is not None else OWN_API
         """The prefix of JetStream's API."""
@@ -196,7 +196,7 @@ class Link:
         self._largest = largest_message(role) or sys.maxsize
         """The bytes that the server takes from this identity, which it does not announce."""
         self._locked_out = 0
-        """How often in a row, since the connection was lost, the server did not let this identity in."""
+        """Number of times in a row, since the connection was lost, that the server did not let this identity in."""
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
         """Called with True when the connection is lost, and False when it is back."""
@@ -274,7 +274,7 @@ class Link:
         return self.client.jetstream(prefix=self.api, timeout=timeout)
 
     def _refusal(self) -> LogError:
-        details = [_words(trouble) for trouble in self._troubles] or ["no answer in time"]
+        details = [_description(trouble) for trouble in self._troubles] or ["no answer in time"]
         for detail in details:
             if "authoriz" in detail.lower():
                 return self.permissions.not_let_in(detail)
@@ -320,8 +320,8 @@ class Link:
     @property
     def known_servers(self) -> list[str]:
         """The configured addresses, and those that the servers announce."""
-        told = [address.geturl() for address in self.client.discovered_servers]
-        return list(dict.fromkeys([*self.servers, *told]))
+        discovered = [address.geturl() for address in self.client.discovered_servers]
+        return list(dict.fromkeys([*self.servers, *discovered]))
 
     @property
     def clustered(self) -> bool:
@@ -367,7 +367,7 @@ class Link:
     def denied(self) -> str:
         """The server's message about missing permissions, "" if there was none: a denied request gets no answer."""
         return next(
-            (_words(trouble) for trouble in self._troubles if "permissions violation" in str(trouble).lower()), ""
+            (_description(trouble) for trouble in self._troubles if "permissions violation" in str(trouble).lower()), ""
         )
 
     async def _on_error(self, error: Exception) -> None:
@@ -381,14 +381,14 @@ class Link:
         if isinstance(error, nats.errors.SlowConsumerError):
             self._report_left_out(error.subject)
         else:
-            _log.debug("nats error", error=_words(error))
+            _log.debug("nats error", error=_description(error))
 
     def _note_locked_out(self) -> None:
         self._locked_out += 1
         if self._locked_out >= _LOCKED_OUT:
             self._settled.set()  # Those that wait for a connection learn that there will be none.
         if self._locked_out == _LOCKED_OUT:
-            self._tell("locked out")
+            self._notify("locked out")
 
     def _report_left_out(self, subject: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -410,13 +410,13 @@ class Link:
         self._locked_out = 0
         self._settled.set()
         self.on_outage(False)
-        self._tell("reconnected")
+        self._notify("reconnected")
 
     async def _on_close(self) -> None:
         self._settled.set()
-        self._tell("closed")
+        self._notify("closed")
 
-    def _tell(self, what: str) -> None:
+    def _notify(self, what: str) -> None:
         for watcher in list(self.watchers):
             watcher(what)
 
@@ -505,7 +505,7 @@ def _unknown_client(reason: str) -> LogRefused:
     )
 
 
-def _words(error: Exception) -> str:
+def _description(error: Exception) -> str:
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
     return text.removeprefix("nats: ").strip("'")[:200] or type(error).__name__
 
@@ -526,10 +526,10 @@ def log_error(error: BaseException, doing: str) -> LogError:
     if isinstance(error, nats.errors.MaxPayloadError):
         return LogRefused(f"{doing}: the message is larger than the server takes", code="log.message.too_large")
     if isinstance(error, nats.errors.BadSubjectError | nats.errors.BadHeaderError):
-        return LogRefused(f"{doing}: {_words(error)}")
+        return LogRefused(f"{doing}: {_description(error)}")
     if isinstance(error, nats.errors.TimeoutError | TimeoutError):
         return LogUnavailable(f"{doing}: the NATS server does not answer")
-    return LogUnavailable(f"{doing}: {_words(error) if isinstance(error, Exception) else error}")
+    return LogUnavailable(f"{doing}: {_description(error) if isinstance(error, Exception) else error}")
 
 
 def _api_error(error: nats.js.errors.APIError, doing: str) -> LogError:

@@ -1,6 +1,6 @@
 """The log on NATS JetStream: appending, reading, and what the stream says of itself.
 
-`streams` creates the streams, `reader` reads, `bus` carries the messages beside the log, `link` holds the connection,
+`streams` creates the streams, `reader` reads, `bus` carries the messages outside the log, `link` holds the connection,
 `importing` fills a log from an archive.
 """
 
@@ -82,7 +82,7 @@ class JetStreamLog(EventLog):
         self._stream = log_stream(cluster)
         self._taken = names.log_subjects(cluster)
         self._short_since = math.inf
-        """Since when, by the loop's clock, servers have reported a log shorter than what was read; else infinite."""
+        """Time, by the loop's clock, since which servers have reported a log shorter than what was read; else infinite."""
         self._read: Record | None = None
         """The last record read by a reader that follows the whole log."""
         self._reached_again = False
@@ -290,14 +290,14 @@ class JetStreamLog(EventLog):
         await self._link.connected(_RECONNECT_S)
         await set_limit(self._link, self._stream, limit, _RECONNECT_S)
 
-    def _ends_before(self, words: str) -> LogError:
+    def _ends_before(self, description: str) -> LogError:
         """Return the error for a log that is shorter than what was read of it.  In a cluster, a server that was cut
         off answers for a while as if it still led, so the condition has to persist."""
         now = asyncio.get_running_loop().time()
         self._short_since = min(self._short_since, now)
         if self._link.clustered and now - self._short_since < _STALE_S:
-            return LogUnavailable(f"{words}: one of the servers is behind the others", code="log.behind")
-        return LogDamaged(words, code="log.truncated")
+            return LogUnavailable(f"{description}: one of the servers is behind the others", code="log.behind")
+        return LogDamaged(description, code="log.truncated")
 
     async def _at_a_gap(self, error: ReopenReader, seq: int) -> LogError:
         """Return the error for a record that does not come after repeated requests.  `seq` is a record that must exist, 0 if
@@ -323,8 +323,8 @@ class JetStreamLog(EventLog):
         time; the fold takes the later of two times, so it knows only the first of them."""
         if self._imported and (among := await self._imported_at(time, await self.end())) is not None:
             return among
-        found = await first_since(self._link, self._stream, time + 1)
-        return await self.end() if found is None else max(found.seq - 1, self._imported)
+        later = await first_since(self._link, self._stream, time + 1)
+        return await self.end() if later is None else max(later.seq - 1, self._imported)
 
     async def _imported_at(self, time: int, end: int) -> int | None:
         """Search the imported records, whose times the server does not know; None if the time is after all of them."""
@@ -333,10 +333,10 @@ class JetStreamLog(EventLog):
         latest = high
         while low < high:
             middle = (low + high) // 2
-            found = await record_at(self._link, self._stream, middle + 1, imported=self._imported)
-            if found is None:
+            record = await record_at(self._link, self._stream, middle + 1, imported=self._imported)
+            if record is None:
                 raise LogDamaged(f"record {middle + 1} is missing from the log", code="log.records_missing")
-            low, high = (middle + 1, high) if found.time <= time else (low, middle)
+            low, high = (middle + 1, high) if record.time <= time else (low, middle)
         return low if low < latest or latest == end else None
 
     async def check(self) -> None:

@@ -83,31 +83,31 @@ class JetStreamParts(Parts):
         self._leadership = leadership
         self._stream = _stream(cluster)
         self._revisions: dict[str, int] = {}
-        """By subject, the last message that this process has seen."""
+        """Sequence of the last message that this process has seen, by subject."""
 
     async def all(self) -> list[StoredPart]:
-        found = _Whole()
+        pieces = _Whole()
         records = await self._read_all(names.parts(self._cluster))
         self._revisions = {record.subject: record.seq for record in records}
         for record in records:
-            found.take(record)
-        return [part for _, part in sorted(found.parts().items())]
+            pieces.take(record)
+        return [part for _, part in sorted(pieces.parts().items())]
 
     async def last(self, node: str) -> StoredPart | None:
-        found = _Whole()
+        pieces = _Whole()
         number, count = 0, 1
         while number < count:
             subject = names.part(self._cluster, node, number)
             record = await last_record(self._link, self._stream, subject, _TIMEOUT_S)
             self._revisions[subject] = record.seq if record is not None else 0
             if record is not None:
-                count = min(max(count, found.take(record).count), _MOST_PIECES)
+                count = min(max(count, pieces.take(record).count), _MOST_PIECES)
             number += 1
-        return found.parts().get(names.token(node))
+        return pieces.parts().get(names.token(node))
 
     async def follow(self, node: str) -> AsyncGenerator[StoredPart, None]:
         after, pause = 0, _SHORTEST_S
-        found = _Whole()
+        pieces = _Whole()
         while True:
             try:
                 await self._link.connected()
@@ -117,13 +117,13 @@ class JetStreamParts(Parts):
                         news = await reader.next()
                         after = news[-1].seq
                         for record in news:
-                            found.take(record)
+                            pieces.take(record)
                         complete = any(record.subject.endswith(".0") for record in news)
-                        whole = found.parts().get(names.token(node)) if complete else None
+                        whole = pieces.parts().get(names.token(node)) if complete else None
                         if whole is not None and whole.body:
                             yield whole
             except EndsBefore:  # The stream was made again, and its sequences start again.
-                after, found = 0, _Whole()
+                after, pieces = 0, _Whole()
             except (ReopenReader, LogUnavailable, LogDamaged, LogRefused):
                 # Without the stream the cluster has no parts yet: an admin, or a master of this release, makes it.
                 if self._link.client.is_closed:
@@ -163,7 +163,7 @@ class JetStreamParts(Parts):
         """Return the last message of each subject.  Raises LogUnavailable, LogRefused."""
         await self._link.connected(_TIMEOUT_S)
         credentials = self._link.credentials
-        found: dict[str, Record] = {}
+        newest: dict[str, Record] = {}
         try:
             with as_log_errors("reading the parts of nodes"):
                 until = (await stream_state(self._link, self._stream, _TIMEOUT_S))["last_seq"]
@@ -175,7 +175,7 @@ class JetStreamParts(Parts):
                 done = 0
                 while done < until:
                     news = await reader.next(_OVERDUE_S)
-                    found |= {record.subject: record for record in news}
+                    newest |= {record.subject: record for record in news}
                     done = news[-1].seq
         except LogDamaged:
             raise LogRefused(
@@ -185,16 +185,16 @@ class JetStreamParts(Parts):
             ) from None
         except ReopenReader as error:
             raise LogUnavailable(f"reading the parts of nodes: {error}") from None
-        return list(found.values())
+        return list(newest.values())
 
     async def _directly(self, pattern: str) -> list[Record]:
         """The same without a consumer: a part that is written during the read is returned in its newest version."""
-        found: dict[str, Record] = {}
+        newest: dict[str, Record] = {}
         after = 0
         while news := await read_directly(self._link, self._stream, after, pattern=pattern):
-            found |= {record.subject: record for record in news}
+            newest |= {record.subject: record for record in news}
             after = news[-1].seq
-        return list(found.values())
+        return list(newest.values())
 
 
 class _Whole:

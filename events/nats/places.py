@@ -46,7 +46,7 @@ class Delivery:
     def __init__(self, record: Record, attempt: int, message: Msg) -> None:
         self.record = record
         self.attempt = attempt
-        """From 1; counts those of readers that were killed as well."""
+        """Number of the attempt, from 1, which counts those of readers that were killed as well."""
         self._message = message
 
     async def done(self) -> None:
@@ -137,7 +137,7 @@ class Deliveries:
 # --- all places -------------------------------------------------------------------------------------------------------
 
 WEBHOOK = "webhook-"
-"""How the names of webhooks' places start."""
+"""Prefix of the names of webhooks' places."""
 
 
 class Standing(NamedTuple):
@@ -178,13 +178,13 @@ class Places:
     async def needed_from(self, prefix: str) -> int | None:
         """Return the first sequence that a reader at one of these places may have yet to see; None if all of them have seen
         everything.  Raises LogUnavailable, LogRefused."""
-        found: list[int] = []
+        sequences: list[int] = []
         async for info in self._infos(prefix):
             # A reader that waits for nothing has seen all, however far back its last record is.
             place = info.ack_floor if info.num_ack_pending else info.delivered if info.num_pending else None
             if place is not None:
-                found.append((place.stream_seq or 0) + 1)
-        return min(found, default=None)
+                sequences.append((place.stream_seq or 0) + 1)
+        return min(sequences, default=None)
 
     async def _infos(self, prefix: str) -> AsyncIterator[ConsumerInfo]:
         manager = self._link.jetstream(timeout=TIMEOUT_S)

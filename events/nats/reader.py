@@ -51,7 +51,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 _EXPIRES_S = 30.0
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 3.5
-"""After this many seconds without records or heartbeats, nothing more will come."""
+"""Seconds without records or heartbeats after which nothing more will come."""
 _CLUSTER_SILENCE_S = 2.2
 """The same on a cluster, where a consumer may die with its server while the connection to another server stands."""
 _UNUSED_S = 60.0
@@ -124,7 +124,7 @@ class Reader:
         self._arrived = asyncio.Event()
         self._broken: ReopenReader | None = None
         self._delivered = 0
-        self._asked = 0
+        self._pending = 0
         """Records that the server may still send for outstanding requests."""
         request = {
             "batch": BATCH,
@@ -183,7 +183,7 @@ class Reader:
         )
 
     async def _request(self) -> None:
-        self._asked += BATCH
+        self._pending += BATCH
         try:
             await self._client.publish(self._next, next(self._bodies), reply=self._inbox)
         except nats.errors.Error as error:
@@ -204,7 +204,7 @@ class Reader:
         except ValueError:  # No server writes this; the client's reading task calls here, so it must not raise.
             self._break(ReopenReader(f"a message without a place in the log: {reply[:80]!r}"))
             return
-        self._asked -= 1
+        self._pending -= 1
         if self._broken is not None:
             return
         if delivered != self._delivered + 1:
@@ -228,7 +228,7 @@ class Reader:
         elif status in ("404", "408") or (status == "409" and description in _REQUEST_OVER):
             # This request is over; a header states how much of it was left.
             left = headers.get("Nats-Pending-Messages", "")
-            self._asked -= int(left) if left.isdigit() else BATCH
+            self._pending -= int(left) if left.isdigit() else BATCH
         else:  # Consumer deleted, leadership changed, server shutting down, no responders (503).
             self._break(ReopenReader(f"status {status} {description}"))
 
@@ -264,7 +264,7 @@ class Reader:
         return batch
 
     async def _ask_ahead(self) -> None:
-        while self._asked <= BATCH:
+        while self._pending <= BATCH:
             await self._request()
 
     async def _close(self) -> None:
@@ -307,8 +307,8 @@ async def record_at(link: Link, stream: str, seq: int, timeout: float = 5.0, *, 
 async def check_still_there(link: Link, stream: str, record: Record, *, imported: int = 0) -> None:
     """Check that the log still has this record, read earlier, in its place.  A server that lost acknowledged records and
     accepted others since then has not.  Raises LogDamaged, LogUnavailable."""
-    found = await record_at(link, stream, record.seq, imported=imported)
-    if found is not None and found != record:
+    stored = await record_at(link, stream, record.seq, imported=imported)
+    if stored is not None and stored != record:
         raise LogDamaged(
             f"record {record.seq} differs from the one read before: the log lost records and stored others in their place",
             code="log.altered",
@@ -349,9 +349,9 @@ async def _record(link: Link, stream: str, which: dict[str, Any], timeout: float
 
 def as_it_was(record: Record, headers: bytes) -> Record:
     """Restore the time and the id that a record had in its archive."""
-    found = imported_record(headers)
-    if found is not None:
-        record.time, record.msg_id = found
+    original = imported_record(headers)
+    if original is not None:
+        record.time, record.msg_id = original
     return record
 
 
@@ -398,7 +398,7 @@ _TIMEOUT_S = 1.0
 async def read_directly(link: Link, stream: str, after: int, imported: int = 0, *, pattern: str = "") -> list[Record]:
     """Return the records right after that sequence; [] if there are none or no server answers.  `pattern`: of a stream that
     keeps the last message of each subject, those that match and whose sequences are later."""
-    found: list[Record] = []
+    records: list[Record] = []
     over = asyncio.Event()
 
     def take(subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
@@ -407,10 +407,10 @@ async def read_directly(link: Link, stream: str, after: int, imported: int = 0, 
         seq = headers.get("Nats-Sequence", "")
         if status or not seq.isdigit():
             over.set()  # No more records, or no server.
-        elif int(seq) > (found[-1].seq if found else after) if pattern else int(seq) == after + len(found) + 1:
-            time, said = nanoseconds(headers["Nats-Time-Stamp"]), headers.get("Nats-Subject", "")
-            record = Record(int(seq), time, said, body, message_id(header))
-            found.append(record if record.seq > imported else as_it_was(record, header))
+        elif int(seq) > (records[-1].seq if records else after) if pattern else int(seq) == after + len(records) + 1:
+            time, original = nanoseconds(headers["Nats-Time-Stamp"]), headers.get("Nats-Subject", "")
+            record = Record(int(seq), time, original, body, message_id(header))
+            records.append(record if record.seq > imported else as_it_was(record, header))
 
     inbox = link.client.new_inbox()
     question: dict[str, int | str] = {"seq": after + 1, "batch": _BATCH, "max_bytes": _BATCH_BYTES}
@@ -423,4 +423,4 @@ async def read_directly(link: Link, stream: str, after: int, imported: int = 0, 
                 await over.wait()
         finally:
             await link.leave(subscription)
-    return found
+    return records

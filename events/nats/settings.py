@@ -92,16 +92,16 @@ its `max_payload` is more."""
 LARGEST_REPORT = 512 * 1024
 """Bytes of a heartbeat: one with 4,096 containers has less than half."""
 REPORTS_BYTES = 256 * 1024 * 1024
-"""What heartbeats may take; the oldest give way.  A thousand nodes fill it in an hour, and then heartbeats expire anyway.
-On a server that has less room than that the stream has no limit of its own."""
+"""Bytes that heartbeats may take; the oldest give way.  A thousand nodes fill it in an hour, and then heartbeats expire
+anyway.  On a server that has less room than that the stream has no limit of its own."""
 LARGEST_PROGRESS = 8 * 1024
 """Bytes of one report of progress with its headers."""
 PROGRESS_AGE_S = 7 * 86_400.0
-"""How long reports between two marks are kept, in seconds; the marks stay on the log."""
+"""Seconds for which reports between two marks are kept; the marks stay on the log."""
 PROGRESS_BYTES = 1024 * 1024 * 1024
-"""What all of them may take; the oldest give way.  200 apps that report each second fill it in five hours."""
+"""Bytes that all of them may take; the oldest give way.  200 apps that report each second fill it in five hours."""
 PROGRESS_OF_APP = 50_000
-"""What one app may have on one node: at a report each second, fourteen hours."""
+"""Number of reports that one app may have on one node: at a report each second, fourteen hours."""
 LARGEST_PIECE = 512 * 1024
 """Bytes of a piece of a snapshot, or of their index; pieces have half of it."""
 LARGEST_PART_PIECE = 512 * 1024
@@ -109,7 +109,7 @@ LARGEST_PART_PIECE = 512 * 1024
 LARGEST_FILE = 1000 * 1024
 """Bytes of a part of a shipped folder as it is stored, with its headers."""
 FILES_BYTES = 1024 * 1024 * 1024
-"""What all shipped folders may take.  More is refused; nothing gives way by itself, since apps may need it."""
+"""Bytes that all shipped folders may take.  More is refused; nothing gives way by itself, since apps may need it."""
 LARGEST_LEASE = 4096
 UNUSED_S = 30 * 86_400.0
 """Seconds without a request after which a log's consumer is removed, a webhook's place as well as a stranger's consumer."""
@@ -126,26 +126,26 @@ class Room(NamedTuple):
 
     taken: int
     limit: int | None
-    """At which its server refuses more: by the stream's limit, or by what is left of the account's. None if neither has one,
-    and the disk is the limit."""
+    """Bytes at which its server refuses more: by the stream's limit, or by what is left of the account's. None if neither has
+    one, and the disk is the limit."""
 
     @property
     def scarce(self) -> bool:
         return self.limit is not None and self.taken >= ALARM * self.limit
 
 
-async def update_limits(link: Link, found: StreamConfig, wanted: StreamConfig, timeout: float) -> None:
+async def update_limits(link: Link, existing: StreamConfig, wanted: StreamConfig, timeout: float) -> None:
     """Give a stream that was made without limits those of this release.  Smaller ones, which an operator has set, stay.  A
     server that refuses is older and has no such limits."""
     missing = {
         name: limit
         for name in _UPDATED
-        if (limit := getattr(wanted, name) or 0) > 0 and _raises(name, getattr(found, name) or -1, limit)
+        if (limit := getattr(wanted, name) or 0) > 0 and _raises(name, getattr(existing, name) or -1, limit)
     }
     if missing:
-        config = (await api_request(link, f"STREAM.INFO.{found.name}", {}, timeout))["config"]
+        config = (await api_request(link, f"STREAM.INFO.{existing.name}", {}, timeout))["config"]
         with contextlib.suppress(nats.js.errors.BadRequestError, nats.js.errors.ServerError):
-            await api_request(link, f"STREAM.UPDATE.{found.name}", config | missing, timeout)
+            await api_request(link, f"STREAM.UPDATE.{existing.name}", config | missing, timeout)
 
 
 def _raises(name: str, present: int, limit: int) -> bool:
@@ -198,7 +198,7 @@ async def set_limit(link: Link, stream: str, limit: int | None, timeout: float) 
 # --- compression ------------------------------------------------------------------------------------------------------
 
 COMPRESSED_BY = "dorm_compressed_by"
-"""In a stream's metadata: `NAME=ID NAME=ID`."""
+"""Key in a stream's metadata for `NAME=ID NAME=ID`."""
 _UNKNOWN = "?"
 _ID_LENGTH = 16
 """Characters kept of a server's id, which is random at each of its starts: enough to distinguish two starts."""
@@ -216,8 +216,8 @@ def _without_compression(config: Mapping[str, Any], held_by: Mapping[str, str]) 
 
 def compressed_by(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """Return the servers that held the stream, with their ids when the configuration was changed."""
-    words = ((metadata or {}).get(COMPRESSED_BY) or "").split()
-    return {name: started for name, _, started in (word.rpartition("=") for word in words) if name}
+    fields = ((metadata or {}).get(COMPRESSED_BY) or "").split()
+    return {name: started for name, _, started in (word.rpartition("=") for word in fields) if name}
 
 
 async def uncompress(link: Link, streams: Iterable[str], timeout: float) -> None:
@@ -225,14 +225,14 @@ async def uncompress(link: Link, streams: Iterable[str], timeout: float) -> None
     servers: dict[str, str] | None = None
     for stream in streams:
         info = await _info(link, stream, timeout)
-        if info is None or not (_compressed(info) or _noted(info)):
+        if info is None or not (_compressed(info) or _compressing(info)):
             continue
         servers = servers if servers is not None else await _servers(link)
         config = info["config"]
         if _compressed(info):
             changed = _without_compression(config, {name: servers.get(name, _UNKNOWN) for name in _holders(info)})
             _log.warning("a stream is not compressed any more", stream=stream)
-        elif _not_restarted(_noted(info), servers):
+        elif _not_restarted(_compressing(info), servers):
             continue
         else:
             metadata = {key: value for key, value in config["metadata"].items() if key != COMPRESSED_BY}
@@ -253,7 +253,7 @@ async def endangered(link: Link, streams: Iterable[str], timeout: float) -> str:
             continue
         if _compressed(info):
             compressed.append(stream)
-        elif noted := _noted(info):
+        elif noted := _compressing(info):
             servers = servers if servers is not None else await _servers(link)
             waiting |= _not_restarted(noted, servers)
     if compressed:
@@ -283,15 +283,15 @@ def _compressed(info: Mapping[str, Any]) -> bool:
     return bool(info["config"].get("compression", "none") != "none")
 
 
-def _noted(info: Mapping[str, Any]) -> dict[str, str]:
+def _compressing(info: Mapping[str, Any]) -> dict[str, str]:
     return compressed_by(info["config"].get("metadata"))
 
 
 def _holders(info: Mapping[str, Any]) -> list[str]:
     """Return the names of the servers that hold a stream."""
     cluster = info.get("cluster") or {}
-    found = [cluster.get("leader"), *(peer.get("name") for peer in cluster.get("replicas") or [])]
-    return [name for name in found if name]
+    names = [cluster.get("leader"), *(peer.get("name") for peer in cluster.get("replicas") or [])]
+    return [name for name in names if name]
 
 
 def _not_restarted(noted: Mapping[str, str], running: Mapping[str, str]) -> set[str]:
@@ -311,5 +311,5 @@ async def _servers(link: Link) -> dict[str, str]:
                 await alone.close()
         return None
 
-    found = await asyncio.gather(*(ask(address) for address in link.known_servers))
-    return dict(sorted(one for one in found if one is not None))
+    replies = await asyncio.gather(*(ask(address) for address in link.known_servers))
+    return dict(sorted(reply for reply in replies if reply is not None))

@@ -138,14 +138,14 @@ class JetStreamFiles(Files):
         await self._publish(names.file(self._cluster, tenant, name), body)
 
     async def get(self, tenant: str, name: str) -> tuple[bytes, int] | None:
-        found = await self._last(names.file(self._cluster, tenant, name))
-        return found if found is not None and found[0] else None
+        stored = await self._last(names.file(self._cluster, tenant, name))
+        return stored if stored is not None and stored[0] else None
 
     async def listed(self, tenant: str = EVERY_TENANT) -> list[StoredBlob]:
         await self._link.connected(_FILE_TIMEOUT_S)
         with self._errors("listing shipped folders"):
-            found = await _Listing(self._link, self._stream, names.file(self._cluster, tenant, "*")).read()
-        return sorted(blob for blob in found if blob.tenant != _OF_ALL)
+            blobs = await _Listing(self._link, self._stream, names.file(self._cluster, tenant, "*")).read()
+        return sorted(blob for blob in blobs if blob.tenant != _OF_ALL)
 
     async def remove(self, blob: StoredBlob) -> None:
         await self._link.connected(_FILE_TIMEOUT_S)
@@ -160,9 +160,9 @@ class JetStreamFiles(Files):
             return  # It was stored again.
 
     async def limits(self) -> Limits:
-        found = await self._last(names.file(self._cluster, _OF_ALL, _LIMITS))
+        stored = await self._last(names.file(self._cluster, _OF_ALL, _LIMITS))
         try:
-            return _decode_limits(found[0]) if found is not None else Limits()
+            return _decode_limits(stored[0]) if stored is not None else Limits()
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return Limits()  # Of a later release, or of an author of nonsense.
 
@@ -227,7 +227,7 @@ class _Listing:
         self._inbox = link.client.new_inbox()
         # Chosen here, so that it can be deleted even if the answer to its creation is lost.
         self._name = self._inbox.rsplit(".", 1)[-1]
-        self._found: list[StoredBlob] = []
+        self._blobs: list[StoredBlob] = []
         self._news = asyncio.Event()
         self._broken = ""
 
@@ -237,11 +237,11 @@ class _Listing:
         try:
             made = await self._create()
             expected = made.num_pending or 0
-            while len(self._found) < expected and not self._broken:
-                await self._ask(min(_FILE_BATCH, expected - len(self._found)))
+            while len(self._blobs) < expected and not self._broken:
+                await self._ask(min(_FILE_BATCH, expected - len(self._blobs)))
             if self._broken:
                 raise LogUnavailable(f"listing shipped folders: {self._broken}; try again")
-            return self._found
+            return self._blobs
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await self._link.leave(subscription)
@@ -265,13 +265,13 @@ class _Listing:
 
     async def _ask(self, batch: int) -> None:
         """Request this many messages, and wait until they have arrived."""
-        wanted = len(self._found) + batch
+        wanted = len(self._blobs) + batch
         question = json.dumps({"batch": batch, "expires": int(_FILE_TIMEOUT_S * 1e9)}).encode()
         await self._link.client.publish(
             f"{self._link.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}", question, reply=self._inbox
         )
         async with asyncio.timeout(_FILE_TIMEOUT_S):
-            while len(self._found) < wanted and not self._broken:
+            while len(self._blobs) < wanted and not self._broken:
                 self._news.clear()
                 await self._news.wait()
 
@@ -286,7 +286,7 @@ class _Listing:
             at = 5 if len(parts) == 9 else 7
             size = status_of(header)[2].get("Nats-Msg-Size", "0") if header else "0"
             time, seq = int(parts[at + 2]), int(parts[at])
-            self._found.append(StoredBlob(tokens[3], tokens[4], int(size), time, seq, len(header)))
+            self._blobs.append(StoredBlob(tokens[3], tokens[4], int(size), time, seq, len(header)))
         self._news.set()
 
 
@@ -366,7 +366,7 @@ class JetStreamSnapshots(Snapshots):
         for _ in range(_TRIES):
             with contextlib.suppress(Overtaken):
                 infos, fence = await self._read()
-                return await self._replace([one for one in infos if one != info], infos, fence)
+                return await self._replace([other for other in infos if other != info], infos, fence)
         raise LogUnavailable("snapshots: other writers keep changing them; try again", code="log.contended")
 
     # --- the index ------------------------------------------------------------------------------------------------------
@@ -431,19 +431,19 @@ class JetStreamSnapshots(Snapshots):
         await self._link.connected(_TIMEOUT_S)
         with as_log_errors("preparing the store of snapshots"):
             try:
-                found = await manager.stream_info(self._stream, subjects_filter=pieces)
+                stream = await manager.stream_info(self._stream, subjects_filter=pieces)
             except nats.js.errors.NotFoundError:
                 replicas = (await manager.stream_info(self._log_stream)).config.num_replicas
                 await manager.add_stream(snapshot_config(self._cluster), num_replicas=replicas)
-                found = await manager.stream_info(self._stream, subjects_filter=pieces)
+                stream = await manager.stream_info(self._stream, subjects_filter=pieces)
         infos, fence = await self._read()
         listed = {info.content for info in infos}
-        stored = {subject.split(".")[4] for subject in found.state.subjects or ()}
+        stored = {subject.split(".")[4] for subject in stream.state.subjects or ()}
         if left := sorted(stored - listed):
             with contextlib.suppress(Overtaken):  # Another writer has just cleaned up.
                 await self._publish(self._index, _encode_infos(infos), fence)
                 for content in left:
-                    await self._purge(content, found.state.last_seq + 1)
+                    await self._purge(content, stream.state.last_seq + 1)
         self._ready = True
 
     def _manager(self) -> JetStreamManager:
@@ -531,27 +531,27 @@ class JetStreamProgress(Progress):
     async def newest(self, app: str = EVERY_APP) -> list[Record]:
         pattern = names.progress_of(self._cluster, app)
         last = await self._last(pattern)
-        found: dict[str, Record] = {}
+        latest: dict[str, Record] = {}
         if not last:
             return []
         try:
             async with _Newest(self._link, self._stream, 0, [pattern]) as reader:
-                while not found or max(record.seq for record in found.values()) < last:
+                while not latest or max(record.seq for record in latest.values()) < last:
                     for record in await reader.next(_OVERDUE_S):
-                        found[record.subject] = record
+                        latest[record.subject] = record
         except (ReopenReader, LogDamaged) as error:
             raise LogUnavailable(f"reading progress: {error}") from None
-        return sorted(found.values(), key=lambda record: record.seq)
+        return sorted(latest.values(), key=lambda record: record.seq)
 
     async def end(self) -> int:
         return (await self._bounds())[1]
 
     async def at_time(self, time: int) -> int:
         try:
-            found = await first_since(self._link, self._stream, time + 1)
+            later = await first_since(self._link, self._stream, time + 1)
         except LogDamaged:
             return 0
-        return await self.end() if found is None else found.seq - 1
+        return await self.end() if later is None else later.seq - 1
 
     async def _bounds(self) -> tuple[int, int]:
         """Return the first and the last sequence; zeros if there is no such stream."""
@@ -621,9 +621,9 @@ class Comparisons:
         config = shadow_config(self._cluster)
         with as_log_errors(f"looking up stream {config.name} at {self._link.url}"):
             with contextlib.suppress(nats.js.errors.NotFoundError):
-                found = (await manager.stream_info(shadow_stream(self._cluster))).config
-                if found.subjects != config.subjects:
-                    raise LogRefused(f"stream {config.name} exists and holds {', '.join(found.subjects or ())}")
+                existing = (await manager.stream_info(shadow_stream(self._cluster))).config
+                if existing.subjects != config.subjects:
+                    raise LogRefused(f"stream {config.name} exists and holds {', '.join(existing.subjects or ())}")
                 return
             try:
                 await manager.add_stream(config)

@@ -143,11 +143,11 @@ async def _find(link: Link, cluster: str, timeout: float) -> int:
     manager = link.jetstream(timeout=timeout)
     with as_log_errors(f"looking up cluster {cluster} at {link.url}"):
         try:
-            found = await manager.stream_info(log_stream(cluster))
+            stream = await manager.stream_info(log_stream(cluster))
             if link.credentials is not None and link.credentials.role == MASTER:
                 await manager.stream_info(str(leadership_config(cluster).name))  # An admin is making them just now.
-            if found.config.subjects == [names.log_subjects(cluster)]:
-                return imported_upto(found.config.metadata)
+            if stream.config.subjects == [names.log_subjects(cluster)]:
+                return imported_upto(stream.config.metadata)
         except nats.js.errors.NotFoundError:
             pass
         # Identities that may list a server's streams are admins alone.
@@ -167,15 +167,15 @@ async def _find(link: Link, cluster: str, timeout: float) -> int:
 
 async def _clusters(manager: JetStreamManager) -> list[str]:
     """Return the names of a server's clusters: streams named as a log, with a log's subjects."""
-    found: list[str] = []
+    clusters: list[str] = []
     offset = 0
     while page := await manager.streams_info(offset):
         offset += len(page)
         for config in (info.config for info in page):
             cluster = (config.name or "").removeprefix(log_stream(""))
             if config.name == log_stream(cluster) and config.subjects == [names.log_subjects(cluster)]:
-                found.append(cluster)
-    return sorted(found)
+                clusters.append(cluster)
+    return sorted(clusters)
 
 
 async def make_streams(link: Link, cluster: str, timeout: float, replicas: int | None) -> int:
@@ -188,27 +188,29 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
     imported = 0
     for config in stream_configs(cluster):
         with as_log_errors(f"looking up stream {config.name} at {link.url}"):
-            found = await _existing(manager, config, cluster)
-            if found is None:
+            existing = await _existing(manager, config, cluster)
+            if existing is None:
                 if config.name == log_stream(cluster) and (left := await _left_over(manager, cluster)):
                     raise LogDamaged(
                         _GONE.format(cluster=cluster, url=link.url, log=config.name, left=left), code="log.gone"
                     )
                 if await _add(link, manager, config, replicas):
                     continue
-                found = await _existing(manager, config, cluster)  # Another process was creating it at the same moment.
-                assert found is not None
+                existing = await _existing(
+                    manager, config, cluster
+                )  # Another process was creating it at the same moment.
+                assert existing is not None
             if config.name == log_stream(cluster):
-                imported = imported_upto(found.metadata)
-            await settings.update_limits(link, found, config, timeout)
-            if replicas is not None and (found.num_replicas or 1) < replicas:
-                if found.persist_mode == PersistMode.ASYNC:
+                imported = imported_upto(existing.metadata)
+            await settings.update_limits(link, existing, config, timeout)
+            if replicas is not None and (existing.num_replicas or 1) < replicas:
+                if existing.persist_mode == PersistMode.ASYNC:
                     # This mode can't be changed.  New heartbeats arrive soon, and each master counts from when it started to
                     # listen.
-                    await manager.delete_stream(str(found.name))
+                    await manager.delete_stream(str(existing.name))
                     await _add(link, manager, config, replicas)
                 else:
-                    await _raise_replicas(link, str(found.name), replicas, timeout)
+                    await _raise_replicas(link, str(existing.name), replicas, timeout)
     return imported
 
 
@@ -304,7 +306,7 @@ async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: st
     """Return the configuration of the stream, None if it does not exist.  Raises LogRefused if it has other subjects."""
     assert config.name
     try:
-        found = (await manager.stream_info(config.name)).config
+        existing = (await manager.stream_info(config.name)).config
     except nats.js.errors.NotFoundError:
         if config.name != report_stream(cluster):
             return None
@@ -312,13 +314,13 @@ async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: st
         with contextlib.suppress(nats.js.errors.NotFoundError):
             return (await manager.stream_info(await manager.find_stream_name_by_subject(names.reports(cluster)))).config
         return None
-    if found.subjects != config.subjects:
+    if existing.subjects != config.subjects:
         raise LogRefused(
-            f"stream {config.name} already exists and holds {', '.join(found.subjects or ())}; "
+            f"stream {config.name} already exists and holds {', '.join(existing.subjects or ())}; "
             "name the cluster differently, or use another server",
             code="cluster.exists",
         )
-    return found
+    return existing
 
 
 # --- the state of the copies ------------------------------------------------------------------------------------------
@@ -349,7 +351,7 @@ class StreamState(msgspec.Struct, frozen=True):
     """Why nothing else is known."""
     missing: bool = False
     replicas: int = 1
-    """How many copies it is to have."""
+    """Number of copies that it is to have."""
     copies: list[Copy] = []
     first: int = 0
     last: int = 0
@@ -428,7 +430,7 @@ class ServerState(msgspec.Struct, frozen=True):
     answers_in_s: float = 0.0
     """The time that a question and its answer take."""
     certificate: bytes = b""
-    """In DER; empty if the connection is not encrypted."""
+    """Certificate in DER; empty if the connection is not encrypted."""
 
 
 class ClockState(msgspec.Struct, frozen=True):
@@ -476,14 +478,14 @@ async def server_clock(link: Link, cluster: str) -> ClockState | None:
     except (LogError, nats.js.errors.Error):
         return None
     after = time.time()
-    told = info.get("ts")
-    return compared(_seconds(told), before, after) if isinstance(told, str) else None
+    stamp = info.get("ts")
+    return compared(_seconds(stamp), before, after) if isinstance(stamp, str) else None
 
 
-def compared(told: float, before: float, after: float) -> ClockState:
+def compared(reported: float, before: float, after: float) -> ClockState:
     """Compare another clock's time with this one's; by this clock, the question was sent at `before` and answered at
     `after` (seconds, UTC)."""
-    return ClockState(ahead_s=told - (before + after) / 2, within_s=(after - before) / 2)
+    return ClockState(ahead_s=reported - (before + after) / 2, within_s=(after - before) / 2)
 
 
 def _seconds(text: str) -> float:

@@ -66,16 +66,16 @@ class ViewedProgress(Progress):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def newest(self, app: str = EVERY_APP) -> list[Record]:
-        found: list[Record] = await self._value(ViewQuestion(what="newest progress", app=app), list[Record])
-        return found
+        records: list[Record] = await self._value(ViewQuestion(what="newest progress", app=app), list[Record])
+        return records
 
     async def end(self) -> int:
-        found: int = await self._value(ViewQuestion(what="end of progress"), int)
-        return found
+        seq: int = await self._value(ViewQuestion(what="end of progress"), int)
+        return seq
 
     async def at_time(self, time: int) -> int:
-        found: int = await self._value(ViewQuestion(what="time of progress", at=time), int)
-        return found
+        seq: int = await self._value(ViewQuestion(what="time of progress", at=time), int)
+        return seq
 
     async def put(self, subject: str, body: bytes, *, msg_id: str = "", timeout: float = 5.0) -> None:
         raise LogRefused("only nodes report progress", code="log.view.read_only")
@@ -100,7 +100,7 @@ class ViewedLog(EventLog):
         self._subject = names.view(cluster, user)
         self._bus = NatsBus(link, "", "")
         self._names = ""
-        """Which pseudonyms the answers had so far."""
+        """Pseudonyms that the answers had so far."""
         self._snapshots = ViewedSnapshots(self)
         self._progress = ViewedProgress(self.values, self.value, lambda: bool(link.client.is_closed))
 
@@ -128,13 +128,13 @@ class ViewedLog(EventLog):
                 self._bus.ask(self._subject, msgspec.json.encode(question), timeout=_TIMEOUT_S)
             ) as answer:
                 async for piece in answer:
-                    for said in unpacking.take(piece):
-                        if "names" in said:
-                            self._check_names(msgspec.msgpack.decode(said["names"], type=str))
-                        elif "code" in said:
-                            raise msgspec.convert(_plain(said), Failure).error()
+                    for message in unpacking.take(piece):
+                        if "names" in message:
+                            self._check_names(msgspec.msgpack.decode(message["names"], type=str))
+                        elif "code" in message:
+                            raise msgspec.convert(_plain(message), Failure).error()
                         else:
-                            yield msgspec.msgpack.decode(said["value"], type=kind)
+                            yield msgspec.msgpack.decode(message["value"], type=kind)
         except LogUnavailable as error:
             if error.code != "agent.no_answer":
                 raise
@@ -150,14 +150,14 @@ class ViewedLog(EventLog):
                 return value
         raise LogUnavailable("a part of the answer was lost; ask again", code="agent.answer_lost")
 
-    def _check_names(self, found: str) -> None:
+    def _check_names(self, names: str) -> None:
         """Raises LogDamaged if others' names are other ones than before, so that states and records do not fit."""
-        if self._names not in ("", found):
+        if self._names not in ("", names):
             raise LogDamaged(
                 "the masters' key was replaced, and with it the pseudonyms of others: start this program again",
                 code="log.view.renamed",
             )
-        self._names = found
+        self._names = names
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -250,8 +250,8 @@ class ViewedSnapshots(Snapshots):
         return await self._log.value(ViewQuestion(what="states"), list[SnapshotInfo])
 
     async def get(self, info: SnapshotInfo) -> bytes | None:
-        found = await self.fetch(info)
-        return found[1] if found is not None else None
+        fetched = await self.fetch(info)
+        return fetched[1] if fetched is not None else None
 
     async def fetch(self, info: SnapshotInfo) -> tuple[SnapshotInfo, bytes] | None:
         question = ViewQuestion(what="state", after=info.seq)
@@ -275,5 +275,5 @@ class ViewedBus(NatsBus):
         return await self._log.report(subject.split(".")[3])
 
 
-def _plain(said: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    return {key: msgspec.msgpack.decode(value) for key, value in said.items()}
+def _plain(fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    return {key: msgspec.msgpack.decode(value) for key, value in fields.items()}

@@ -25,7 +25,7 @@ so no app is edited while a node has such an agent."""
 FALLS_BACK: Final = "falls-back"
 """Sets a doubtful checkpoint aside (`on_doubtful: fall_back`)."""
 ABILITIES: Final = (EDITS, FALLS_BACK, WORKDIR)
-"""What agents of this release can do, sorted."""
+"""Abilities of agents of this release, sorted."""
 _NEEDED: Final = {name: declared.needs for name, declared in declared_in(AppSpec).items() if declared.needs}
 """Fields of a spec, and the ability without which an agent would ignore them."""
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(AppSpec)}
@@ -39,10 +39,10 @@ def needed(spec: AppSpec) -> tuple[str, ...]:
 
 def requirement_with(spec: AppSpec) -> str:
     """Return which nodes an app may use (`events.spec.requirements`): what its owner requires, and what it needs."""
-    found = [f"has {_LABEL}{ability}" for ability in needed(spec)]
-    if not found:
+    clauses = [f"has {_LABEL}{ability}" for ability in needed(spec)]
+    if not clauses:
         return spec.require
-    return " and ".join([*([f"({spec.require})"] if spec.require.strip() else []), *found])
+    return " and ".join([*([f"({spec.require})"] if spec.require.strip() else []), *clauses])
 
 
 def labels_with(labels: Mapping[str, str], abilities: Iterable[str]) -> dict[str, str]:

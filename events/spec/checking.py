@@ -1,4 +1,4 @@
-"""The gate for specs: `check_spec` accepts a document, or tells its author in one line what to change.
+"""The gate for specs: `check_spec` accepts a document, or reports to its author in one line what to change.
 
 Only `check_spec` makes a `CheckedSpec`: code that needs a valid spec takes one, and need not check it again.  A spec
 is checked twice on its way: by the client, which can explain it to its author at once, and by the master, which
@@ -25,7 +25,7 @@ import msgspec
 from events.quantities import CPU, MEMORY, QuantityError, duration, humanize, resource, short
 from events.spec.abilities import requirement_with
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
-from events.spec.faults import Fault, SpecError, misshapen, unknown_fields
+from events.spec.faults import Fault, SpecError, shape_faults, unknown_fields
 from events.spec.gates import After, check_gates, starts_at
 from events.spec.groups import check_group, completed, written
 from events.spec.notify import as_map, check_notify
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # --- amounts ----------------------------------------------------------------------------------------------------------
 
 LONGEST_GRACE_S = 3600.0
-"""How long, in seconds, a cancelled app that ignores SIGTERM may keep its containers (`dorm kill` does not wait)."""
+"""Seconds for which a cancelled app that ignores SIGTERM may keep its containers (`dorm kill` does not wait)."""
 LEAST_AMOUNTS = {CPU: 10, MEMORY: 8 * 2**20}
 """The smallest demand of a resource that a spec names, in base units: 10 milli-cores, 8 MiB.  Docker refuses less than
 6 MiB; and a node could get so many containers of a milli-core that it does nothing but start them."""
@@ -109,7 +109,7 @@ def can_be_read(spec: AppSpec) -> bool:
 def _durations(spec: AppSpec) -> dict[str, Quantity]:
     """Return the durations by path, without empty deadlines."""
     retries, deadlines = spec.retries, spec.deadlines
-    found: dict[str, Quantity] = {
+    durations: dict[str, Quantity] = {
         "grace": spec.grace,
         "stop_signal.before": spec.stop_signal.before,
         "retries.backoff": retries.backoff,
@@ -121,10 +121,10 @@ def _durations(spec: AppSpec) -> dict[str, Quantity]:
         "max_runtime": spec.max_runtime,
     }
     if spec.utility is not None:
-        found["utility.target"] = spec.utility.target
+        durations["utility.target"] = spec.utility.target
     if spec.work is not None:
-        found |= {"work.mini_batch": spec.work.mini_batch, "work.exchange": spec.work.exchange}
-    return {path: value for path, value in found.items() if value != "" or path not in _MAY_BE_EMPTY}
+        durations |= {"work.mini_batch": spec.work.mini_batch, "work.exchange": spec.work.exchange}
+    return {path: value for path, value in durations.items() if value != "" or path not in _MAY_BE_EMPTY}
 
 
 _MAY_BE_EMPTY = ("stop_signal.before", "deadlines.start", "deadlines.progress", "max_runtime")
@@ -214,8 +214,8 @@ _NAMED = re.compile(
 )
 """Names such as `WANDB_API_KEY`.  Names of files and ids (`…_KEY_FILE`, `…_KEY_ID`) end otherwise."""
 _OPAQUE = re.compile(r"(?=\S*[A-Za-z])(?=\S*[0-9])[^\s<>|${}/][^\s<>|{}]{7,}")
-"""At least eight signs with letters and digits, without a space: no word, number, path (`/run/key`), reference (`$KEY`) or
-mark of a vocabulary (`<|end|>`)."""
+"""Pattern of a secret: at least eight signs with letters and digits, without a space: no word, number, path (`/run/key`),
+reference (`$KEY`) or mark of a vocabulary (`<|end|>`)."""
 _PASSWORD = re.compile(r"PASSW(?:OR)?D$|PASSPHRASE$", re.IGNORECASE)
 _PATH_OR_REFERENCE = re.compile(r"[/$<{]|\.{0,2}/|file:")
 
@@ -223,8 +223,8 @@ _PATH_OR_REFERENCE = re.compile(r"[/$<{]|\.{0,2}/|file:")
 def check_secrets(spec: AppSpec) -> None:
     """Refuse what looks like a secret.  Raises SpecError."""
     for path, text in free_texts(spec):
-        if found := _ANY.search(text):
-            what = tuple(_SECRET_FORMATS)[(found.lastindex or 1) - 1]
+        if match := _ANY.search(text):
+            what = tuple(_SECRET_FORMATS)[(match.lastindex or 1) - 1]
             raise _refusal(path, f"holds {what}")
     for name, value in spec.env.items():
         if _NAMED.search(name) and _looks_secret(name, value):
@@ -233,8 +233,8 @@ def check_secrets(spec: AppSpec) -> None:
 
 def why_secret(name: str, value: str) -> str:
     """Return why a variable looks like a secret, as the end of a sentence about it; "" if it does not."""
-    if found := _ANY.search(f"{name}={value}"):
-        return f"holds {tuple(_SECRET_FORMATS)[(found.lastindex or 1) - 1]}"
+    if match := _ANY.search(f"{name}={value}"):
+        return f"holds {tuple(_SECRET_FORMATS)[(match.lastindex or 1) - 1]}"
     return "looks like a secret by its name" if _NAMED.search(name) and _looks_secret(name, value) else ""
 
 
@@ -294,7 +294,7 @@ _FORMATS = {
 MOST_ERRORS = 20
 """Errors of one document that are listed."""
 _INSTEAD: dict[str, Any] = {"name": "x", "command": ["x"], "demand": {"cpu": 1}}
-"""What a document without these fields is checked with further."""
+"""Values with which a document without these fields is checked further."""
 
 
 def check_spec(document: object, *, every: bool = False) -> CheckedSpec:
@@ -333,7 +333,7 @@ def _errors(document: object, made: list[CheckedSpec]) -> Iterator[SpecError]:
             spec = msgspec.convert(document, CheckedSpec)
         except msgspec.ValidationError:
             document = {key: value for key, value in document.items() if isinstance(key, str)}
-            for fault in misshapen(document, CheckedSpec, AppSpec, _FORMATS, _INSTEAD):
+            for fault in shape_faults(document, CheckedSpec, AppSpec, _FORMATS, _INSTEAD):
                 wrong.add(field_of(fault.text.partition(":")[0]))
                 yield SpecError.of(fault)
             spec = msgspec.convert(document, CheckedSpec)
@@ -347,18 +347,18 @@ def _errors(document: object, made: list[CheckedSpec]) -> Iterator[SpecError]:
         spec = msgspec.structs.replace(spec, n_min=spec.gang)
     if "n_max" not in document:
         spec = msgspec.structs.replace(spec, n_max=spec.n_min)
-    for found in _faults(spec, wrong):
-        wrong.add(field_of(str(found).partition(":")[0]))
-        yield found
+    for spec_error in _faults(spec, wrong):
+        wrong.add(field_of(str(spec_error).partition(":")[0]))
+        yield spec_error
     if "group" not in wrong:
         spec = msgspec.structs.replace(spec, env=completed(spec.group, written(spec.group, spec.env)))
     size = 0 if wrong else len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         wrong.add("size")
         yield SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")
-    for found in _raised(lambda: check_secrets(spec)):
+    for spec_error in _raised(lambda: check_secrets(spec)):
         wrong.add("secrets")
-        yield found
+        yield spec_error
     if not wrong:
         made.append(spec)
 

@@ -109,22 +109,27 @@ def check_command(engine: EngineName, command: Sequence[str]) -> None:
 
 
 def _starts_torchrun(command: Sequence[str]) -> bool:
-    words = list(command)
-    if len(words) > 2 and _program(words[0]) in _SHELLS and words[1].startswith("-") and words[1].endswith("c"):
-        words = words[2].split()
-    words = words[: _script(words)]
-    if any(_program(word) == "torchrun" for word in words):
+    arguments = list(command)
+    if (
+        len(arguments) > 2
+        and _program(arguments[0]) in _SHELLS
+        and arguments[1].startswith("-")
+        and arguments[1].endswith("c")
+    ):
+        arguments = arguments[2].split()
+    arguments = arguments[: _script(arguments)]
+    if any(_program(word) == "torchrun" for word in arguments):
         return True
-    return any(flag == "-m" and module in _TORCHRUN for flag, module in itertools.pairwise(words))
+    return any(flag == "-m" and module in _TORCHRUN for flag, module in itertools.pairwise(arguments))
 
 
 def _program(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def _script(words: Sequence[str]) -> int:
+def _script(arguments: Sequence[str]) -> int:
     """Return where the first Python script is among the words: what follows are its own arguments."""
-    return next((index for index, word in enumerate(words) if word.endswith(".py")), len(words))
+    return next((index for index, word in enumerate(arguments) if word.endswith(".py")), len(arguments))
 
 
 def check_role_counts(engine: EngineName, options: EngineOptions, n_min: int) -> None:

@@ -55,7 +55,7 @@ class SpecError(DormError, ValueError):
     def __init__(self, message: str = "", *, code: str = "", others: Sequence[SpecError] = ()) -> None:
         super().__init__(message, code=code)
         self.others = tuple(others)
-        """What else is wrong with the same document, as far as it is known."""
+        """Other faults of the same document, as far as they are known."""
 
     def within(self, file: str) -> SpecError:
         """Return the same errors, with the file that they are about before the text."""
@@ -64,9 +64,9 @@ class SpecError(DormError, ValueError):
     def at_lines(self, line: Callable[[str], int | None]) -> SpecError:
         """Return the same errors in the order of the lines on which their fields stand, each with its line before the text.
         `line` finds the line of a path."""
-        found = [(line(str(one).partition(": ")[0]), one) for one in (self, *self.others)]
-        found.sort(key=lambda one: one[0] or 0)
-        made = [SpecError(f"line {at}: {one}" if at else str(one), code=one.code) for at, one in found]
+        located = [(line(str(error).partition(": ")[0]), error) for error in (self, *self.others)]
+        located.sort(key=lambda entry: entry[0] or 0)
+        made = [SpecError(f"line {at}: {error}" if at else str(error), code=error.code) for at, error in located]
         return SpecError(str(made[0]), code=made[0].code, others=made[1:])
 
     @classmethod
@@ -97,7 +97,7 @@ def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str 
     return next(unknown_fields(document, known, where), None)
 
 
-def misshapen(
+def shape_faults(
     document: dict[Any, Any],
     kind: type[msgspec.Struct],
     struct: Any,
@@ -177,7 +177,7 @@ def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats
     if wanted is None:
         return Fault(f"{path}: {message[:1].lower()}{message[1:]}"[:500], code)
     hint = "; write it in quotes" if wanted == "text" and isinstance(value, bool | int | float) else ""
-    return Fault(f"{path}: expected {wanted}{_got(value)}"[:500] + hint, code)
+    return Fault(f"{path}: expected {wanted}{_received(value)}"[:500] + hint, code)
 
 
 def _problem(message: str) -> str:
@@ -192,23 +192,23 @@ def _problem(message: str) -> str:
 
 def _coded(struct: Any, path: str, problem: str) -> str:
     """Return the words of a code: the path's leading fields, without indexes and without keys of maps."""
-    words: list[str] = []
+    names: list[str] = []
     for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", path):
         fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
         if name not in fields:
             break
-        words.append(name)
+        names.append(name)
         struct = _part(fields[name])
         if struct is None:
             break
-    return ".".join([*words, problem])
+    return ".".join([*names, problem])
 
 
 def _part(kind: Any) -> type[msgspec.Struct] | None:
     """Return the struct that a field holds, even if it may be left out (`Utility | None`) or is annotated."""
     if isinstance(kind, type):
         return kind if issubclass(kind, msgspec.Struct) else None
-    return next((found for arg in get_args(kind) if (found := _part(arg)) is not None), None)
+    return next((part for arg in get_args(kind) if (part := _part(arg)) is not None), None)
 
 
 def _wanted(message: str) -> str | None:
@@ -226,7 +226,7 @@ def _wanted(message: str) -> str | None:
     return f"{wanted} of {bound}{limit}{unit}"
 
 
-def _got(value: Any) -> str:
+def _received(value: Any) -> str:
     names = {dict: "a map", list: "a list", bytes: "bytes", type(None): "nothing"}
     if isinstance(value, dict | list) and not value:
         return f", got an empty {names[type(value)][2:]}" if type(value) in names else ""

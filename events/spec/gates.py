@@ -72,7 +72,7 @@ class Gated(Protocol):
 
 def awaited(spec: Gated) -> list[After]:
     """Return what the app waits for, short forms written out."""
-    return [one if isinstance(one, After) else After(one) for one in spec.after]
+    return [entry if isinstance(entry, After) else After(entry) for entry in spec.after]
 
 
 @lru_cache(maxsize=4096)
@@ -115,17 +115,17 @@ def check_gates(spec: Gated) -> None:
         text = "max_runtime: 0 would end it at once; write a time such as 2h, or leave it out"
         raise SpecError(text, code="spec.max_runtime.zero")
     seen: dict[str, None] = {}
-    for one in awaited(spec):
-        if one.app.endswith("\n"):
+    for gate in awaited(spec):
+        if gate.app.endswith("\n"):
             raise SpecError("after: the name of an app can't hold a line end", code="spec.after.malformed")
-        if one.app == spec.name:
+        if gate.app == spec.name:
             text = (
                 f"after: {spec.name} can't wait for itself; name an earlier app of this name by its id (`dorm ps -a`)"
             )
             raise SpecError(text, code="spec.after.itself")
-        if one.app in seen:
-            raise SpecError(f"after: {one.app} is listed twice; list it once", code="spec.after.repeated")
-        seen[one.app] = None
+        if gate.app in seen:
+            raise SpecError(f"after: {gate.app} is listed twice; list it once", code="spec.after.repeated")
+        seen[gate.app] = None
 
 
 def in_order(specs: Sequence[Gated]) -> list[int]:
@@ -145,7 +145,7 @@ def in_order(specs: Sequence[Gated]) -> list[int]:
 
 
 def _missing(spec: Gated, names: set[str], done: set[str]) -> list[str]:
-    return [one.app for one in awaited(spec) if one.app in names and one.app not in done and one.app != spec.name]
+    return [gate.app for gate in awaited(spec) if gate.app in names and gate.app not in done and gate.app != spec.name]
 
 
 def _cycle(specs: Sequence[Gated]) -> str:

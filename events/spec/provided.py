@@ -171,18 +171,18 @@ def check_volumes_form(document: dict[Any, Any]) -> None:
     if not isinstance(given, list):
         text = f"volumes: expected a map such as {{datasets: /data}}, or a list of maps with name and at, got {short(given)}"
         raise SpecError(text, code="spec.volumes.wrong_type")
-    for index, one in enumerate(given):
+    for index, volume in enumerate(given):
         where = f"volumes[{index}]"
-        if not isinstance(one, dict):
+        if not isinstance(volume, dict):
             raise SpecError(
-                f"{where}: expected a map with name and at, got {short(one)}", code="spec.volumes.wrong_type"
+                f"{where}: expected a map with name and at, got {short(volume)}", code="spec.volumes.wrong_type"
             )
-        if "name" not in one:
+        if "name" not in volume:
             raise SpecError(f"{where}.name: missing", code="spec.volumes.name.missing")
-        if fault := unknown_field(one, Volume.__struct_encode_fields__, f"{where}."):
+        if fault := unknown_field(volume, Volume.__struct_encode_fields__, f"{where}."):
             raise SpecError(str(fault), code="spec.volumes.unknown_field")
-        if one.get("at") is not None:
-            _check_path(f"{where}.at", one["at"])
+        if volume.get("at") is not None:
+            _check_path(f"{where}.at", volume["at"])
 
 
 def _check_path(where: str, at: Any) -> None:

@@ -240,9 +240,9 @@ class _Parser:
 
     def _take(self, kind: str, value: str) -> bool:
         """Consume the next token if it is this one; return whether it was."""
-        found = self._token.kind == kind and self._token.value == value
-        self._next += found
-        return found
+        matches = self._token.kind == kind and self._token.value == value
+        self._next += matches
+        return matches
 
     def _need(self, sign: str, wanted: str) -> None:
         if not self._take("sign", sign):
@@ -273,16 +273,16 @@ class _Parser:
         return Either(tuple(flat)) if len(flat) > 1 else flat[0]
 
     def _both(self) -> Expression:
-        parts = [self._one()]
+        parts = [self._clause()]
         while self._take("word", "and"):
-            parts.append(self._one())
+            parts.append(self._clause())
         flat = [inner for part in parts for inner in (part.parts if isinstance(part, Every) else (part,))]
         return Every(tuple(flat)) if len(flat) > 1 else flat[0]
 
-    def _one(self) -> Expression:
+    def _clause(self) -> Expression:
         if self._take("word", "not"):
             self._deeper()
-            part = self._one()
+            part = self._clause()
             self._depth -= 1
             return _opposite(part)
         if self._take("sign", "("):

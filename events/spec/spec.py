@@ -507,6 +507,8 @@ def spec_schema() -> dict[str, Any]:
         {"$ref": top["properties"]["stop_signal"].pop("$ref")},
         {"enum": list(SIGNALS)},
     ]
+    for command in ("command", "resume", "checkpoint"):
+        top["properties"][command]["prefixItems"] = [{"type": "string", "pattern": r"\S"}]
     for strict in (top, *definitions.values()):
         strict["additionalProperties"] = False
     return {

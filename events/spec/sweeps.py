@@ -44,11 +44,11 @@ _MAPS = ("env", "labels")
 def check_placeholders(document: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Refuse placeholders of names that are not parameters.  Raises SpecError."""
     for path, text in _texts(document):
-        for found in _PLACEHOLDER.finditer(text):
-            if found[2] and found[2] not in known:
+        for match in _PLACEHOLDER.finditer(text):
+            if match[2] and match[2] not in known:
                 raise SpecError(
-                    f"{path}: {{{found[2]}}} is no parameter; the parameters are {', '.join(known)}, and "
-                    f"{{{{{found[2]}}}}} stands for the text itself",
+                    f"{path}: {{{match[2]}}} is no parameter; the parameters are {', '.join(known)}, and "
+                    f"{{{{{match[2]}}}}} stands for the text itself",
                     code="sweep.placeholder.unknown",
                 )
 
@@ -59,7 +59,7 @@ def filled(document: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, 
     def fill(text: Any) -> Any:
         if not isinstance(text, str) or "{" not in text:
             return text
-        return _PLACEHOLDER.sub(lambda found: f"{{{found[1]}}}" if found[1] else values.get(found[2], found[0]), text)
+        return _PLACEHOLDER.sub(lambda match: f"{{{match[1]}}}" if match[1] else values.get(match[2], match[0]), text)
 
     made = dict(document)
     for field in _LISTS:
@@ -72,16 +72,16 @@ def filled(document: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, 
 
 
 def _texts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = []
+    texts = []
     for field in _LISTS:
         parts = document.get(field)
         if isinstance(parts, list):
-            found += [(f"{field}[{index}]", part) for index, part in enumerate(parts) if isinstance(part, str)]
+            texts += [(f"{field}[{index}]", part) for index, part in enumerate(parts) if isinstance(part, str)]
     for field in _MAPS:
         entries = document.get(field)
         if isinstance(entries, dict):
-            found += [(field, value) for value in entries.values() if isinstance(value, str)]
-    return found
+            texts += [(field, value) for value in entries.values() if isinstance(value, str)]
+    return texts
 
 
 # --- the fields as JSON Schema ----------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ MOST = 1000
 INDEX = "index"
 """The placeholder of an app's number."""
 _MOST_BYTES = 64 * 1024 * 1024
-"""Of the specs of all apps: each repeats what the document says once."""
+"""Bytes that the specs of all apps may have: each repeats what the document says once."""
 _DIGITS = 4
 _MOST_PARAMETERS = 64
 _Parameters = dict[str, Setting]
@@ -151,9 +151,9 @@ class Sweep(msgspec.Struct, frozen=True):
 
     name: str
     specs: tuple[CheckedSpec, ...]
-    """In the order of their indexes."""
+    """Specs in the order of their indexes."""
     digest: str
-    """Of the document: the same sweep is submitted under the same ids."""
+    """Digest of the document: the same sweep is submitted under the same ids."""
 
     @property
     def parallel(self) -> int:
@@ -208,7 +208,7 @@ def _check_first(base: Mapping[str, Any], known: Mapping[str, Any]) -> None:
 
 
 def _errors_of(base: Mapping[str, Any]) -> Sequence[SpecError]:
-    """Return what is wrong with the spec of each app, beside its name and group."""
+    """Return what is wrong with the spec of each app, in addition to its name and group."""
     try:
         check_spec({**base, "name": "x", "group": None}, every=True)
     except SpecError as error:
@@ -275,9 +275,9 @@ def _rows(document: Mapping[str, Any], most: int) -> tuple[Iterator[_Parameters]
             _check_repeated(name, given)
     if mode == "list":
         longest = max(map(len, values))
-        for name, found in zip(names, values, strict=True):
-            if len(found) != longest:
-                text = f"sweep.{name}: {len(found)} values, and another parameter has {longest}; in mode list all have as many"
+        for name, given in zip(names, values, strict=True):
+            if len(given) != longest:
+                text = f"sweep.{name}: {len(given)} values, and another parameter has {longest}; in mode list all have as many"
                 raise SpecError(text, code="sweep.list.lengths_differ")
         count = _within(longest, most)
         combined: Iterator[tuple[Any, ...]] = zip(*values, strict=True)
@@ -345,23 +345,23 @@ def _range(name: str, given: dict[Any, Any]) -> range:
             "list fractions one by one, and put a map as one value into a list"
         )
         raise SpecError(text, code="sweep.range.malformed")
-    found = range(*bounds)
-    if not found:
+    numbers = range(*bounds)
+    if not numbers:
         raise SpecError(
             f"sweep.{name}: this range has no value; write {{range: [first, end]}}", code="sweep.values.missing"
         )
-    return found
+    return numbers
 
 
 def _settings(path: str, row: Any) -> _Parameters:
     try:
-        found = msgspec.convert(row, dict[ParameterName, Setting])
+        settings = msgspec.convert(row, dict[ParameterName, Setting])
     except msgspec.ValidationError:
         text = (
             f"{path}: each parameter has a name of letters, digits and _, and is a number up to 2^53, a text, true or false; "
             "write anything else in quotes"
         )
         raise SpecError(text, code="sweep.values.malformed") from None
-    if len(found) > _MOST_PARAMETERS:
+    if len(settings) > _MOST_PARAMETERS:
         raise SpecError(f"{path}: at most {_MOST_PARAMETERS} parameters", code="sweep.parameters.too_many")
-    return found
+    return settings

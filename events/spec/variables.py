@@ -80,11 +80,11 @@ def own_names(names: Collection[str]) -> frozenset[str]:
 def scripts_in(command: Sequence[str]) -> frozenset[int]:
     """Return which words of a command a shell reads as a script: the one after its `-c`, wherever the shell stands
     (`env bash -euo pipefail -c SCRIPT`)."""
-    found = set()
+    scripts = set()
     for index, word in enumerate(command):
         if word.rpartition("/")[2] in _SHELLS and (script := _script_after(command, index + 1)) is not None:
-            found.add(script)
-    return frozenset(found)
+            scripts.add(script)
+    return frozenset(scripts)
 
 
 def _script_after(command: Sequence[str], index: int) -> int | None:
@@ -130,16 +130,16 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     if "$" not in text:
         return text
     parts, end, size = [], 0, len(text)
-    for found in _REFERENCE.finditer(text):
-        name = found[2] or found[3]
+    for match in _REFERENCE.finditer(text):
+        name = match[2] or match[3]
         if name not in values:
             continue
-        value = found[0][1:] if found[1] else values[name]
+        value = match[0][1:] if match[1] else values[name]
         size += len(value)
         if size > LARGEST_ARGUMENT + len(text):  # No text grows beyond that even while it is made.
             raise TooLong(f"{short(text)} is longer than a program can be given once its variables have their values")
-        parts += [text[end : found.start()], value]
-        end = found.end()
+        parts += [text[end : match.start()], value]
+        end = match.end()
     made = "".join((*parts, text[end:]))
     if end and len(made.encode()) > LARGEST_ARGUMENT:
         raise TooLong(f"{short(text)} is longer than a program can be given once its variables have their values")
@@ -167,9 +167,9 @@ def check_names(spec: AppSpec) -> None:
     for field, path, text, _ in _texts(spec):
         if _is_code(text):
             continue
-        for found in _REFERENCE.finditer(text):
-            name = found[2] or found[3]
-            if name.startswith(_PREFIX) and not found[1] and name not in known:
+        for match in _REFERENCE.finditer(text):
+            name = match[2] or match[3]
+            if name.startswith(_PREFIX) and not match[1] and name not in known:
                 meant = _meant(name, known)
                 raise SpecError(
                     f"{path}: its containers have no variable {name}{meant}; $${name} stands for the text itself",
@@ -178,7 +178,7 @@ def check_names(spec: AppSpec) -> None:
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    start = max((one for one in known if name.startswith(one)), key=len, default="")
+    start = max((prefix for prefix in known if name.startswith(prefix)), key=len, default="")
     if start and name[len(start) :].isalnum():
         return f"; write ${{{start}}}{name[len(start) :]} if that was meant"
     close = difflib.get_close_matches(name, sorted(known), n=1)
@@ -199,7 +199,7 @@ _SUBSTITUTION = re.compile(r"[\w./:=-]*\$\([A-Za-z_][\w ./+%:-]*\)[\w./:=-]*", r
 """`$(date +%s)` of a shell, or `$(NAME)` of Kubernetes."""
 _HOME = re.compile(r"(?:--?[A-Za-z][\w.-]*=)?~[A-Za-z0-9_-]*(?:/|$)")
 _CODE = re.compile(r"[\s'\"();|&<>`\\^]|(?<!\$)\{|\$(?:$|[^A-Za-z_{$(0-9@*#])")
-"""What programs, regular expressions and formats have in addition to a dollar."""
+"""Pattern of text that programs, regular expressions and formats have in addition to a dollar."""
 
 
 def _is_code(text: str) -> bool:
@@ -210,20 +210,20 @@ def _is_code(text: str) -> bool:
 def findings(spec: AppSpec) -> tuple[Finding, ...]:
     """Return what in the commands and variables of a checked spec looks as if a shell were to expand it, in the order of
     its fields.  No shell does, so programs get the text as it is."""
-    found = []
+    findings_ = []
     for field, path, text, values in _texts(spec):
         what = _looks_expanded(text, values, list_command=field != "env")
         if what:
-            found.append(Finding(f"{field}.not_expanded", f"{path}: {what}"))
-    return tuple(found)
+            findings_.append(Finding(f"{field}.not_expanded", f"{path}: {what}"))
+    return tuple(findings_)
 
 
 def _looks_expanded(text: str, values: Collection[str], *, list_command: bool) -> str:
     """Return what is wrong with a text, "" if nothing is."""
     code = _is_code(text)
-    for found in _REFERENCE.finditer(text):
-        name = found[2] or found[3]
-        if found[1] or name in values:
+    for match in _REFERENCE.finditer(text):
+        name = match[2] or match[3]
+        if match[1] or name in values:
             continue
         if name in _FROM_A_SHELL or name.startswith(_FROM_SCHEDULERS):
             return f"${name} {_STAYS}{_INSTEAD.get(name, _by_env(name, list_command=list_command))}"

@@ -4,7 +4,7 @@
     policies/   policies that only papers compare
     workloads/  apps to come, clusters and real traces for the simulator
     recorded    a log simulated again under its own timings;  rehearsal: a real run simulated with models
-    compare/    policies beside each other: tables, plots, pages
+    compare/    policies compared: tables, plots, pages
     cli/        `dorm simulate` and the benches as commands, found by entry point
 
 A distribution of its own, `dorm-lab`, of the same version as `dorm`: `pip install 'dorm[lab]'`.  It imports `dorm`, `replay`,

@@ -63,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True):
     record: Record
 
 
-class Said(msgspec.Struct, frozen=True):
+class RecordedRound(msgspec.Struct, frozen=True):
     """One round."""
 
     after: int
@@ -80,12 +80,12 @@ class Recording(msgspec.Struct, frozen=True):
     cluster: str
     records: list[Record]
     times: list[int]
-    """By sequence; index 0 is unused."""
+    """Log times by sequence; index 0 is unused."""
     outside: list[tuple[int, Record]]
-    """With their log times."""
+    """Records of others, with their log times."""
     answers: dict[Cause, list[Answer]]
-    said: dict[int, Said]
-    """By basis."""
+    rounds: dict[int, RecordedRound]
+    """Records of the master by basis."""
 
 
 class Agreement(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class Agreement(msgspec.Struct, frozen=True):
     records: int
     """Records of the log."""
     same_records: int
-    """How many from its start were simulated byte for byte, at the same times."""
+    """Number of records from its start that were simulated byte for byte, at the same times."""
     rounds: int
     """Decided again, and equal."""
     decisions: int
@@ -125,10 +125,10 @@ def recording(records: Iterable[Record]) -> Recording:
         times.append(state.time)
         if isinstance(event, k.Round) and folded == "applied":
             after = state.time - times[max(1, event.basis)]  # A run starts with its first record.
-            taken.said[event.basis] = Said(after, record, event, question_of(record, event, epoch))
+            taken.rounds[event.basis] = RecordedRound(after, record, event, question_of(record, event, epoch))
             causes.learn(event, state.time)
-        elif folded != "forbidden" and isinstance(event, _OF_CONTAINERS) and (found := causes.of(event)) is not None:
-            cause, since = found
+        elif folded != "forbidden" and isinstance(event, _OF_CONTAINERS) and (causing := causes.of(event)) is not None:
+            cause, since = causing
             taken.answers.setdefault(cause, []).append(Answer(state.time - since, record))
         elif folded != "forbidden" and not isinstance(event, get_args(k.OfIdentities)):
             taken.outside.append((state.time, record))  # The simulated cluster is open.
@@ -190,16 +190,16 @@ class RecordedMaster(VirtualMaster):
     def wake(self, at: int) -> None:
         """Do nothing: its moments are the log's."""
 
-    def facts(self, said: Said) -> tuple[list[Any], bool]:
+    def facts(self, recorded: RecordedRound) -> tuple[list[Any], bool]:
         """Return its facts in a round, and whether it computed the allocation."""
-        event = said.event
-        if said.question in ("seal", "digest"):
+        event = recorded.event
+        if recorded.question in ("seal", "digest"):
             return list(event.events), event.allocated
-        if said.question == "elect":
+        if recorded.question == "elect":
             # A new master has seen no allocation, so pauses that are over are due at once.
             self._leader.elected(self._agenda.now, dirty_at=self._agenda.now)
             return [msgspec.structs.replace(fact, epoch=self._state.epoch + 1) for fact in event.events], False
-        if said.question == "conclude":
+        if recorded.question == "conclude":
             heard = {
                 fact.node: getattr(fact, "last_heard", event.at)
                 for fact in event.events
@@ -223,13 +223,13 @@ class RecordedRun(Simulation):
         self._taken = taken
         self._open = dict(taken.answers)
         self._same = self._rounds = self._decisions = self._not_checked = 0
-        self._found: tuple[int, str, list[Difference]] | None = None
+        self._divergence: tuple[int, str, list[Difference]] | None = None
         """Sequence, words and details of the first round that came out differently."""
         self.observe(self._count_same)
 
     def agreement(self) -> Agreement:
         """Return the result so far."""
-        seq, what, details = self._found or (None, "", [])
+        seq, what, details = self._divergence or (None, "", [])
         return Agreement(
             records=len(self._taken.records),
             same_records=self._same,
@@ -246,11 +246,11 @@ class RecordedRun(Simulation):
         for time, record in self._taken.outside:
             self._append_at(time, record)
         self._look()
-        while self.agenda and self._found is None:
+        while self.agenda and self._divergence is None:
             self.agenda.step()
-        missing = [said.record.seq for basis, said in self._taken.said.items() if basis > self.state.seq]
-        if self._found is None and missing:
-            self._found = missing[0], f"the simulation ended with record {self.state.seq}", []
+        missing = [recorded.record.seq for basis, recorded in self._taken.rounds.items() if basis > self.state.seq]
+        if self._divergence is None and missing:
+            self._divergence = missing[0], f"the simulation ended with record {self.state.seq}", []
         return self.state
 
     # --- Simulation's own parts -----------------------------------------------------------------------------------------
@@ -284,38 +284,40 @@ class RecordedRun(Simulation):
 
     def _look(self) -> None:
         """Let the master look if the log's master looked at this basis."""
-        said = self._taken.said.get(self.state.seq)
-        if said is None or self._found is not None:
+        recorded = self._taken.rounds.get(self.state.seq)
+        if recorded is None or self._divergence is not None:
             return
         assert isinstance(self.master, RecordedMaster)
-        facts, allocated = self.master.facts(said)
-        wrong, found, unchecked = self._verdict(said, facts, allocated)
+        facts, allocated = self.master.facts(recorded)
+        wrong, details, unchecked = self._verdict(recorded, facts, allocated)
         if wrong:
-            self._found = said.record.seq, wrong, found
+            self._divergence = recorded.record.seq, wrong, details
             return
-        body = said.record.body
+        body = recorded.record.body
         if unchecked:
             self._not_checked += 1
-        elif said.question != "seal":
+        elif recorded.question != "seal":
             self._rounds += 1
             self._decisions += sum(isinstance(fact, k.Resized) for fact in facts)
-        if said.question == "decide" and not unchecked:
-            body = encode(msgspec.structs.replace(said.event, events=facts, allocated=allocated))
-        self._append_at(self.agenda.now + said.after, msgspec.structs.replace(said.record, body=body))
+        if recorded.question == "decide" and not unchecked:
+            body = encode(msgspec.structs.replace(recorded.event, events=facts, allocated=allocated))
+        self._append_at(self.agenda.now + recorded.after, msgspec.structs.replace(recorded.record, body=body))
 
-    def _verdict(self, said: Said, facts: list[Any], allocated: bool) -> tuple[str, list[Difference], bool]:
+    def _verdict(
+        self, recorded: RecordedRound, facts: list[Any], allocated: bool
+    ) -> tuple[str, list[Difference], bool]:
         """Return the error ('' for none), its details, and whether the round could not be checked."""
-        if said.question in ("seal", "digest"):
-            return "", [], said.question == "digest"
-        if said.question == "decide":
+        if recorded.question in ("seal", "digest"):
+            return "", [], recorded.question == "digest"
+        if recorded.question == "decide":
             # Byte for byte, as in an audit.
             answered = Answered(facts=facts, allocated=allocated)
-            verdict = compare(said.record, said.event, "decide", answered, self.state)
+            verdict = compare(recorded.record, recorded.event, "decide", answered, self.state)
             return (_OTHERWISE if verdict.wrong else ""), verdict.differences, bool(verdict.unchecked)
-        if said.event.core != SCHEMA:  # Settings in force under another core may be refused here.
+        if recorded.event.core != SCHEMA:  # Settings in force under another core may be refused here.
             return "", [], True
-        found = differences(list(said.event.events), facts)
-        return (_OTHERWISE if found else ""), found, False
+        details = differences(list(recorded.event.events), facts)
+        return (_OTHERWISE if details else ""), details, False
 
 
 def decide_alike(records: Iterable[Record]) -> Agreement:

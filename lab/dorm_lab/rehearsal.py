@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
 
 _LEAD_S = 1.0
-"""From the simulation's start to its first submission: nodes have joined by then."""
+"""Time from the simulation's start to its first submission: nodes have joined by then."""
 _TOLD_S = 0.5
 """Seconds between progress reports of simulated apps, as in the benches' clusters."""
 
@@ -53,9 +53,9 @@ class Rehearsed(msgspec.Struct, frozen=True):
 
     phases: list[Phases]
     completions: dict[str, float]
-    """By app: seconds from submission to end, for apps that ended."""
+    """Seconds from submission to end, by app, for apps that ended."""
     sizes: dict[str, list[int]]
-    """By app: the containers of each released generation."""
+    """Containers of each released generation, by app."""
 
 
 def rehearse(
@@ -91,9 +91,9 @@ def rehearse(
     simulation = Simulation(scenario)
     watch = PhaseWatch(simulation.state)
     simulation.observe(watch.see)
-    for said in outside.said:
-        if said.at >= begin:
-            simulation.publish_at((said.at - begin) / SECOND, said.event, said.who)
+    for recorded in outside.published:
+        if recorded.at >= begin:
+            simulation.publish_at((recorded.at - begin) / SECOND, recorded.event, recorded.who)
     state = simulation.run()
     return Rehearsed(watch.phases, completions(state), sizes(watch.phases))
 
@@ -116,22 +116,22 @@ def completions(state: State) -> dict[str, float]:
 
 def sizes(phases: Iterable[Phases]) -> dict[str, list[int]]:
     """By app: the containers of each generation."""
-    found: dict[str, list[int]] = {}
+    sizes_: dict[str, list[int]] = {}
     for phase in phases:
-        found.setdefault(phase.app, []).append(phase.containers)
-    return found
+        sizes_.setdefault(phase.app, []).append(phase.containers)
+    return sizes_
 
 
 def phase_rows(real: Sequence[Phases], simulated: Sequence[Phases]) -> list[Row]:
     """Return the mean of each phase, over restarts that worked again, and of the whole pause, which is their sum.
 
     Raises SimulationError if there are none to compare."""
-    really, also = ([one for one in many if one.pause_s is not None] for many in (real, simulated))
+    really, also = ([phase for phase in many if phase.pause_s is not None] for many in (real, simulated))
     if not really or not also:
         raise SimulationError("no adjustment was finished, so none can be compared", code="simulation.no_adjustments")
     names = ("checkpoint", "stop", "wait", "start", "work", "pause")
     return [
-        Row(name, *(fmean(getattr(one, f"{name}_s") or 0.0 for one in many) for many in (really, also)))
+        Row(name, *(fmean(getattr(phase, f"{name}_s") or 0.0 for phase in many) for many in (really, also)))
         for name in names
     ]
 

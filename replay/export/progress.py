@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from dorm.core.query.concerns import Concerns
 from events.archive.blocks import Header
-from events.archive.progress import path_beside
+from events.archive.progress import progress_path
 from events.archive.segments import SegmentWriter
 from events.log.interface import time_of
-from events.positions import logged_beside
+from events.positions import logged_progress
 from replay.export.selection import range_of
 from replay.reading import cluster_name
 from replay.whole_file import in_thread, whole_file
@@ -30,7 +30,7 @@ async def export_progress(
 
     The file appears under its name only once it is complete.  Raises ExportError, MomentError, what reading raises, and
     LogRefused if the file can't be written."""
-    target = path_beside(path)
+    target = progress_path(path)
     chosen = await range_of(log, selection)
     since = await time_of(log, chosen.after) if chosen.after else 0
     latest = await time_of(log, chosen.end) if selection.until is not None else None
@@ -46,7 +46,7 @@ async def export_progress(
                 wanted = [
                     record
                     for record in batch
-                    if (latest is None or record.time <= latest) and concerns.wants(logged_beside(record, 0))
+                    if (latest is None or record.time <= latest) and concerns.wants(logged_progress(record, 0))
                 ]
                 await in_thread(writer.add, wanted)
         await in_thread(writer.finish)

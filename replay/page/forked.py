@@ -102,7 +102,7 @@ async def fork_view(
         runs[changed] = _Watched(fork)
         return runs[changed]
 
-    found = await whatif(log, moment, changes, now=now, horizon_s=horizon_s, watching=watching, told=MOST_TOLD)
+    found = await whatif(log, moment, changes, now=now, horizon_s=horizon_s, watching=watching, reports=MOST_TOLD)
     return await asyncio.to_thread(_view, found, runs, width)
 
 

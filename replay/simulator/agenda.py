@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     Act = Callable[[], None]
 
 FIRST, LAST = 0, 1
-"""At one moment, every `FIRST` act runs before any `LAST` act, so a `LAST` act sees everything of that moment."""
+"""Order of acts: at one moment, every `FIRST` act runs before any `LAST` act, so a `LAST` act sees everything of that
+moment."""
 
 
 class Agenda:

@@ -37,7 +37,7 @@ class VirtualAgents:
 
     def __init__(self, agenda: Agenda, state: State, scenario: Scenario, append: Append, master: VirtualMaster) -> None:
         self.partitions: dict[str, Partition] = {}
-        """By app, as long as the app lives or has containers left."""
+        """Partitions by app, as long as the app lives or has containers left."""
         self._agenda = agenda
         self._state = state
         self._scenario = scenario
@@ -214,14 +214,14 @@ class VirtualAgents:
         if done_at is None:
             return
         self._at(partition, done_at, self._break if partition.failure_ahead else self._finish)
-        self._every(partition, self._scenario.progress_s, began, self._tell)
+        self._every(partition, self._scenario.progress_s, began, self._report_progress)
         if partition.timings.can_checkpoint:
             self._every(partition, partition.timings.checkpoint_every_s, began, self._save)
 
     def _finish(self, partition: Partition) -> None:
         partition.rest(self._agenda.now, "")
         partition.done = partition.model.work
-        self._exit(partition, DONE, asked=False)
+        self._exit(partition, DONE, stop_requested=False)
 
     def _break(self, partition: Partition) -> None:
         """Let the first container fail; the others have lost their peer."""
@@ -231,7 +231,7 @@ class VirtualAgents:
         node = partition.runs[first]
         self._stand_still(partition)
         self._forget(partition, [first])
-        self._report_exited(partition, first, node, failure.exit_code, asked=False)
+        self._report_exited(partition, first, node, failure.exit_code, stop_requested=False)
 
     def _every(self, partition: Partition, seconds: float, began: int, act: Callable[[Partition], None]) -> None:
         """Run `act` repeatedly while the app works on."""
@@ -246,7 +246,7 @@ class VirtualAgents:
         intervals = max(1, -((began - self._agenda.now) // interval))
         self._at(partition, began + intervals * interval, again)
 
-    def _tell(self, partition: Partition) -> None:
+    def _report_progress(self, partition: Partition) -> None:
         self._append(
             k.AppProgressed(
                 app=partition.app,
@@ -292,20 +292,22 @@ class VirtualAgents:
         self._after(partition, seconds, self._leave)
 
     def _leave(self, partition: Partition) -> None:
-        self._exit(partition, ASKED, asked=True)
+        self._exit(partition, ASKED, stop_requested=True)
 
-    def _exit(self, partition: Partition, exit_code: int, *, asked: bool) -> None:
+    def _exit(self, partition: Partition, exit_code: int, *, stop_requested: bool) -> None:
         """Exit all containers on nodes that are up."""
         gone = {slot: node for slot, node in sorted(partition.runs.items()) if self._is_up(node)}
         self._forget(partition, list(gone))
         for slot, node in gone.items():
-            self._report_exited(partition, slot, node, exit_code, asked=asked)
+            self._report_exited(partition, slot, node, exit_code, stop_requested=stop_requested)
 
     def _left(self, partition: Partition, slot: int, node: str) -> None:
         """Report that a member of a live app has left by itself."""
-        self._report_exited(partition, slot, node, DONE, asked=False)
+        self._report_exited(partition, slot, node, DONE, stop_requested=False)
 
-    def _report_exited(self, partition: Partition, slot: int, node: str, exit_code: int, *, asked: bool) -> None:
+    def _report_exited(
+        self, partition: Partition, slot: int, node: str, exit_code: int, *, stop_requested: bool
+    ) -> None:
         self._append(
             k.ContainerExited(
                 app=partition.app,
@@ -313,7 +315,7 @@ class VirtualAgents:
                 slot=slot,
                 node=node,
                 exit_code=exit_code,
-                asked=asked,
+                asked=stop_requested,
                 exited_at=self._agenda.now,
             ),
             node,
@@ -377,7 +379,7 @@ class VirtualAgents:
         if self._outages[node.name]:
             return
         self.join(node)
-        self._master.hear(node.name)
+        self._master.mark_heard(node.name)
         for partition in list(self.partitions.values()):
             lost = sorted(slot for slot, where in partition.runs.items() if where == node.name)
             self._forget(partition, lost)

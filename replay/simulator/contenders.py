@@ -46,7 +46,7 @@ STATIC_COUNTS = {
 }  # fmt: skip
 """The parameter `counts` that makes policy `static` the Dorm paper's baseline, on that paper's workload."""
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
-"""By name."""
+"""Timings by name."""
 _PAUSE = "pause="
 _MALFORMED = "contender.malformed"
 _OPENS, _CLOSES, _QUOTES = "[{(", ")}]", "\"'"
@@ -56,7 +56,7 @@ class Contender(msgspec.Struct, frozen=True):
     """One of the policies that are compared on the same workload."""
 
     label: str
-    """Its name in tables and plots."""
+    """Name of the contender in tables and plots."""
     policy: str
     params: dict[str, Any] = {}
     tasks: Tasks | None = None
@@ -93,8 +93,8 @@ def parse(text: str) -> Contender:
         key, sign, value = pair.partition("=")
         key = key.strip()
         if not sign or not key:
-            words = f"{short(text)}: write policy,key=value,…; {pair.strip()!r} is not key=value"
-            raise SimulationError(words, code=_MALFORMED)
+            message = f"{short(text)}: write policy,key=value,…; {pair.strip()!r} is not key=value"
+            raise SimulationError(message, code=_MALFORMED)
         if key in params or key in own:
             raise SimulationError(f"{short(text)}: {key} is given twice", code="contender.parameter.given_twice")
         if key in ("timings", "pause") or (name in BY_TASKS and key in Tasks.__struct_fields__):
@@ -118,12 +118,12 @@ def parse(text: str) -> Contender:
 
 def split_all(texts: Sequence[str]) -> list[str]:
     """Return the contenders that texts name, one text for each."""
-    return [one for text in texts for one in _each(text)]
+    return [part for text in texts for part in _each(text)]
 
 
 def parse_all(texts: Sequence[str]) -> list[Contender]:
     """Parse texts that name one or several contenders each; labels must be unique.  Raises SimulationError."""
-    contenders = [parse(one) for one in split_all(texts)]
+    contenders = [parse(part) for part in split_all(texts)]
     labels = [contender.label for contender in contenders]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
@@ -140,8 +140,8 @@ def parse_timings(text: str) -> Timings:
     if text.startswith(_PAUSE):
         return _pause(text.removeprefix(_PAUSE))
     if text not in TIMINGS:
-        words = f"unknown timings {short(text)}; choose {', '.join(TIMINGS)} or pause=SECONDS"
-        raise SimulationError(words, code="timings.unknown")
+        message = f"unknown timings {short(text)}; choose {', '.join(TIMINGS)} or pause=SECONDS"
+        raise SimulationError(message, code="timings.unknown")
     return TIMINGS[text]
 
 
@@ -153,13 +153,13 @@ def with_timings(scenario: Scenario, timings: Timings) -> Scenario:
 
 def _each(text: str) -> list[str]:
     """Split a text into one text for each policy."""
-    found: list[str] = []
+    parts: list[str] = []
     for part in _split(text):
-        if "=" in part and found:
-            found[-1] += f",{part}"
+        if "=" in part and parts:
+            parts[-1] += f",{part}"
         else:
-            found.append(part.strip())
-    return found
+            parts.append(part.strip())
+    return parts
 
 
 def _split(text: str) -> list[str]:
@@ -185,8 +185,8 @@ def _value(text: str, key: str, value: str) -> Any:
     try:
         return read(value).value
     except SpecError:
-        words = f"{short(text)}: the value of {key} is not YAML: {short(value.strip())}"
-        raise SimulationError(words, code="contender.parameter.not_yaml") from None
+        message = f"{short(text)}: the value of {key} is not YAML: {short(value.strip())}"
+        raise SimulationError(message, code="contender.parameter.not_yaml") from None
 
 
 def _seconds(what: str, value: str, *, least: float) -> float:
@@ -206,8 +206,8 @@ def _pause(value: str) -> Timings:
 
 def _own_timings(text: str, own: dict[str, str]) -> Timings | None:
     if "pause" in own and "timings" in own:
-        words = f"{short(text)}: timings and pause exclude each other; give one of them"
-        raise SimulationError(words, code="timings.given_twice")
+        message = f"{short(text)}: timings and pause exclude each other; give one of them"
+        raise SimulationError(message, code="timings.given_twice")
     if "pause" in own:
         return _pause(own["pause"])
     return parse_timings(own["timings"]) if "timings" in own else None

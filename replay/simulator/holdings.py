@@ -30,7 +30,7 @@ class Holdings:
         self._nodes = nodes
         self._stale = True
         self._totals: dict[str, int] = {}
-        """By kind of resource that any usable node has."""
+        """Totals by kind of resource that any usable node has."""
         self._shapes: list[tuple[dict[str, int], dict[str, str], int]] = []
         """Capacity and labels of identical usable nodes, and their number."""
         self._apps: list[App] = []

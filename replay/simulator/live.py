@@ -70,9 +70,11 @@ class LiveMembers:
         change = generation.change
         if change is None or not change.released_at or not may_run(generation):
             return
-        partition.target = {slot: one.node for slot, one in generation.planned.items()}
-        partition.joining = {slot: one.node for slot, one in change.newcomers.items() if one.state != "exited"}
-        partition.started |= {slot for slot, one in change.newcomers.items() if one.state == "running"}
+        partition.target = {slot: container.node for slot, container in generation.planned.items()}
+        partition.joining = {
+            slot: newcomer.node for slot, newcomer in change.newcomers.items() if newcomer.state != "exited"
+        }
+        partition.started |= {slot for slot, newcomer in change.newcomers.items() if newcomer.state == "running"}
         self._later(partition, 0.0, self._start)
         self._later(partition, LIVE.boot_s, self._switch)
 

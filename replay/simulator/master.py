@@ -70,7 +70,7 @@ class VirtualMaster:
         unseen = state.dirty_at + state.settings.quiet_ms * MILLISECOND >= seen
         elected = self._leader.elect(now, policies=self._plugins)
         self._leader.elected(now, dirty_at=state.dirty_at if unseen else None, allocated_at=seen)
-        self._say(elected)
+        self._publish(elected)
         self.wake(now)
 
     def note(self, *, news: bool = True) -> None:
@@ -89,7 +89,7 @@ class VirtualMaster:
         for silent_s in (settings.node_grace_s, lease_s):
             self._agenda.at(since + int(silent_s * SECOND) + 1, lambda: self.wake(self._agenda.now))
 
-    def hear(self, node: str) -> None:
+    def mark_heard(self, node: str) -> None:
         """Mark a node as heard again."""
         self._silence.since.pop(node, None)
         self.wake(self._agenda.now)
@@ -116,7 +116,7 @@ class VirtualMaster:
         while True:
             ready = self._leader.step(Moment(now, now))
             if ready.publish is not None:
-                self._say(ready.publish)
+                self._publish(ready.publish)
             elif ready.compute is not None:
                 decision = self._decide(now)
                 computed = self._leader.computed(ready.compute, decision)
@@ -141,7 +141,7 @@ class VirtualMaster:
 
         def publish() -> None:
             self._deciding = False
-            self._say(computed)
+            self._publish(computed)
             self._woken_at = None
             self.wake(self._agenda.now)
 
@@ -150,9 +150,9 @@ class VirtualMaster:
     def _takes_s(self) -> float:
         return self._decision_time.seconds(len(self._state.names), len(self._state.nodes))
 
-    def _say(self, said: Publish) -> None:
-        id = f"{self._name}.{said.round.epoch}.{said.round.basis}"
-        self._append(msgspec.structs.replace(said.round, id=id, by=self._name), "master")
+    def _publish(self, effect: Publish) -> None:
+        id = f"{self._name}.{effect.round.epoch}.{effect.round.basis}"
+        self._append(msgspec.structs.replace(effect.round, id=id, by=self._name), "master")
 
 
 def _refuse_failure(facts: list[Any]) -> None:

@@ -1,7 +1,7 @@
 """Measures the outcome of a run from its log: of a simulation, or of the fold of a real log.
 
     measures = Measures.of(simulation)            before it runs
-    measures = Measures(state)                    beside a fold: `observe` after each record was folded into this state
+    measures = Measures(state)                    with a fold: `observe` after each record was folded into this state
     measures.result(end)                          outcome.Run
 
 Nothing is taken from a policy's own figures: counts are read from the state, shares are computed by `dorm.policies.shares`,
@@ -66,7 +66,7 @@ class _Book:
         """Containers that no other app can have: before a release also those of the old generation."""
         self.held_ns = self.lost_ns = 0
         self.works_at = _NEVER
-        """When it works with its containers, if that is known."""
+        """Time from which it works with its containers, if that is known."""
         self.adjusting = False
         """Whether an adjustment keeps it from working."""
         self.worked = False
@@ -122,7 +122,7 @@ class Measures:
     def of(cls, simulation: Simulation, every_s: float = EVERY_S) -> Measures:
         """Measure a simulation that is about to run."""
         scenario = simulation.scenario
-        models = {simulation.state.apps[app].name: one.model for app, one in simulation.partitions.items()}
+        models = {simulation.state.apps[app].name: partition.model for app, partition in simulation.partitions.items()}
         models.update((app.spec.name, app) for app in scenario.apps)
         timings = FREE if scenario.tasks else scenario.timings
         measures = cls(simulation.state, every_s, models=models, timings=timings)
@@ -293,7 +293,7 @@ class Measures:
             left = (g.running for g in book.app.generations.values() if g.released)
             book.held = min(book.held, sum(left))
 
-    def _told(self, event: k.AppProgressed | k.AppCheckpointed) -> None:
+    def _note_report(self, event: k.AppProgressed | k.AppCheckpointed) -> None:
         """Compute the pauses of a real log from apps' reports; a simulation knows them."""
         book = self._live.get(event.app)
         history = book.app.history if book is not None and self._timings is None else ()
@@ -388,8 +388,8 @@ _WATCH: dict[type, Callable[[Measures, Any], None]] = {
     k.Round: Measures._round,
     k.ContainerStarted: Measures._started,
     k.ContainerExited: Measures._exited,
-    k.AppProgressed: Measures._told,
-    k.AppCheckpointed: Measures._told,
+    k.AppProgressed: Measures._note_report,
+    k.AppCheckpointed: Measures._note_report,
     k.AppUpdated: Measures._updated,
     **dict.fromkeys(_NODE_EVENTS, Measures._nodes),
 }

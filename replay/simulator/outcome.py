@@ -24,11 +24,11 @@ class AppRun(msgspec.Struct, frozen=True, gc=False):
     """One accepted app.  Times are log times (UTC ns), 0 for events that did not happen in this run."""
 
     app: str
-    """Its id."""
+    """Id of the app."""
     name: str
     submitted: int
     started: int
-    """When all containers of its first generation had started."""
+    """Time at which all containers of its first generation had started."""
     ended: int
     how: Literal["", "completed", "failed", "cancelled"]
     """'' if it had not ended at the end of the measurement."""
@@ -76,7 +76,7 @@ class DecisionRun(msgspec.Struct, frozen=True, gc=False):
     running: int
     """|P|: apps that had containers before."""
     changed: int
-    """How many of them it changed, without those that had to change (`forced`)."""
+    """Number of them that it changed, without those that had to change (`forced`)."""
     budget: int | None
     """⌈θ2·|P|⌉, at most the absolute cap; None for a policy without one."""
     forced: int = 0
@@ -94,7 +94,7 @@ class Run(msgspec.Struct, frozen=True):
     kinds: int
     """Kinds of resources, which bound the utilization."""
     apps: tuple[AppRun, ...]
-    """In the order of their acceptance."""
+    """Runs of apps in the order of their acceptance."""
     samples: tuple[Sample, ...]
     decisions: tuple[DecisionRun, ...]
     rejected: int = 0
@@ -174,8 +174,8 @@ class Run(msgspec.Struct, frozen=True):
 
 def mean(values: Iterable[float]) -> float | None:
     """Return the mean, None without values."""
-    found = list(values)
-    return sum(found) / len(found) if found else None
+    values_ = list(values)
+    return sum(values_) / len(values_) if values_ else None
 
 
 def speed_ups(run: Run, base: Run) -> dict[str, float]:

@@ -45,9 +45,9 @@ class Partition:
     live: bool = False
     """Whether it is resized while it works."""
     membership: int = 1
-    """Of a live app: the last one announced."""
+    """Last announced membership of a live app."""
     target: dict[int, str] = field(default_factory=dict)
-    """Of that membership: node by slot."""
+    """Node by slot of that membership."""
     joining: dict[int, str] = field(default_factory=dict)
     """Newcomers, which exist and do not work yet: node by slot."""
     doing: Doing = ""
@@ -58,15 +58,15 @@ class Partition:
     rate: float = 0.0
     """Units per second."""
     batch: int = 0
-    """Its batch size as decided last; 0 while it has its own."""
+    """Batch size as decided last; 0 while it has its own."""
     course: Course = ()
-    """Of an app whose batch size may change: its speed from here on, which differs from epoch to epoch."""
+    """Speed from here on of an app whose batch size may change, which differs from epoch to epoch."""
     began: int = 0
     """UTC ns from which the intervals of its reports and checkpoints count."""
     since: int = 0
     """UTC ns; 0 while it does not work."""
     failures: int = 0
-    """How many of its model's failures are past."""
+    """Number of its model's failures that are past."""
     turn: int = 0
     """Counts changes of `doing`; a change voids everything planned before it."""
     ended: bool = False

@@ -19,7 +19,7 @@ class Outage(msgspec.Struct, frozen=True):
 
     node: str
     at_s: float
-    """In seconds from the start; negative if a fork starts in the middle of the outage."""
+    """Begin of the outage, in seconds from the start; negative if a fork starts in the middle of the outage."""
     for_s: float | None
     """None for an outage that never ends."""
 
@@ -61,7 +61,7 @@ class Scenario(msgspec.Struct, frozen=True):
     """One run.  Equal scenarios give equal logs, byte for byte."""
 
     apps: tuple[SimulatedApp, ...]
-    """In the order of their submission."""
+    """Apps in the order of their submission."""
     nodes: tuple[SimulatedNode, ...]
     policy: str = "dorm"
     params: dict[str, Any] = {}
@@ -72,16 +72,16 @@ class Scenario(msgspec.Struct, frozen=True):
     """Set if decisions come in rounds: a log that has been quiet for `quiet_s` (which may be 0) waits for the next
     round."""
     retention_s: float = 3600.0
-    """How long ended apps stay in the state; for a long trace it need not remember all of them."""
+    """Seconds for which ended apps stay in the state; for a long trace it need not remember all of them."""
     timings: Timings = Timings()
     tasks: Tasks | None = None
     """Set if a policy shares by tasks: then adjustments are free and every task pays."""
     decision_time: DecisionTime = DecisionTime()
     outages: tuple[Outage, ...] = ()
     progress_s: float = 60.0
-    """How often a working app reports its progress; 0 for never."""
+    """Seconds between two progress reports of a working app; 0 for none."""
     until_s: float | None = None
-    """When the run is cut off, in seconds from its start; None: when nothing more can happen."""
+    """Time at which the run is cut off, in seconds from its start; None: when nothing more can happen."""
     cluster: str = "simulated"
     plugins: tuple[PolicyPlugin, ...] = ()
     """The plug-in policies that the simulated master announces."""
@@ -96,4 +96,4 @@ class Running(msgspec.Struct, frozen=True):
     saved: float | None = None
     """Units from which a restart would continue; None for all that are done."""
     failures: int = 0
-    """How many of its model's failures are past."""
+    """Number of its model's failures that are past."""

@@ -134,9 +134,9 @@ class Simulation:
         """Return the data that a fork of the present state needs, by app."""
         now = self.agenda.now
         alive = {
-            name: Running(one.model, one.done_by(now), one.saved, one.failures)
-            for name, one in self.partitions.items()
-            if not one.ended
+            name: Running(partition.model, partition.done_by(now), partition.saved, partition.failures)
+            for name, partition in self.partitions.items()
+            if not partition.ended
         }
         return alive | {name: Running(model) for name, model in self._unanswered.items()}
 

@@ -15,17 +15,17 @@ class Timings(msgspec.Struct, frozen=True):
     their timings are fitted from a log (`fitting_timings`)."""
 
     checkpoint_s: float = 0.2
-    """From the decision until the state is saved; the app does no work meanwhile."""
+    """Time from the decision until the state is saved; the app does no work meanwhile."""
     stop_s: float = 0.25
-    """From then until the last container of the old generation has exited."""
+    """Time from then until the last container of the old generation has exited."""
     start_s: float = 0.45
-    """From the release until the containers have started."""
+    """Time from the release until the containers have started."""
     boot_s: float = 0.7
-    """From there to the first work, if nothing is resumed."""
+    """Time from there to the first work, if nothing is resumed."""
     resume_s: float = 0.85
-    """From there to the first work, if a checkpoint is read."""
+    """Time from there to the first work, if a checkpoint is read."""
     checkpoint_every_s: float = 0.0
-    """How often the app saves by itself while it works, which bounds the cost of a crash.  0 for never."""
+    """Seconds between checkpoints that the app saves by itself while it works, which bound the cost of a crash; 0 for none."""
     can_checkpoint: bool = True
     """Whether it saves when asked to stop.  If not, an adjustment costs all work since it last saved by itself."""
 

@@ -18,7 +18,7 @@ class Failure(msgspec.Struct, frozen=True):
     """A container of an app fails by itself, and unsaved work is lost with it."""
 
     work: float
-    """When this much is done, in the units of the app's speed."""
+    """Work that is done when it happens, in the units of the app's speed."""
     exit_code: int = 1
 
 
@@ -26,28 +26,28 @@ class SimulatedApp(msgspec.Struct, frozen=True):
     """One app: its submission, and its course."""
 
     at_s: float
-    """When it is submitted, in seconds from the workload's start."""
+    """Time of its submission, in seconds from the workload's start."""
     spec: AppSpec
-    """With a name that is unique in the workload."""
+    """Spec with a name that is unique in the workload."""
     work: float
-    """Its total work, in the units of `speed`."""
+    """Total work of the app, in the units of `speed`."""
     speed: Speed
     timings: Timings | None = None
-    """Its own timings, if they differ from the scenario's."""
+    """Timings of the app, if they differ from the scenario's."""
     steps_per_unit: float = 1.0
     """Steps that it reports for each unit of work."""
     cancel_at_s: float | None = None
-    """When its owner gives it up, in seconds from the workload's start."""
+    """Time at which its owner gives it up, in seconds from the workload's start."""
     fails_at: tuple[Failure, ...] = ()
     """Each happens once, in order; those beyond its work never."""
     submission: str = ""
     """The id of its submission if that is on a real log, since the app's id follows from it.  '' for an id from its index."""
     line: int = 0
-    """Its line in the trace; 0 if it was not read from one."""
+    """Line of the job in the trace; 0 if it was not read from one."""
     had: int = 0
     """Containers that it had there, which a fixed partition would give it; 0 if unknown."""
     faster_on: dict[str, float] = {}
-    """How many times as fast it is on nodes of a type (the label `type`); 1 on types that are missing here.  A partition on
+    """Factor by which it is faster on nodes of a type (the label `type`); 1 on types that are missing here.  A partition on
     several types works at the pace of the slowest, as each step waits for the last worker."""
 
     def pace_on(self, types: Iterable[str]) -> float:
@@ -67,7 +67,7 @@ class Skipped(msgspec.Struct, frozen=True):
     """A row of a trace that is left out, and why."""
 
     line: int
-    """From 1, including the header."""
+    """Number of the line, from 1, including the header."""
     reason: str
     code: str = ""
     """The reason as an error code, such as `trace.value.malformed`."""

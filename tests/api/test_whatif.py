@@ -107,7 +107,7 @@ async def test_a_fork_is_bounded_and_ends_with_its_request(
         return made
 
     monkeypatch.setattr("replay.page.forked.MOST_TOLD", 10**9)
-    monkeypatch.setattr(forks, "LEAST_TOLD_S", 0.001)
+    monkeypatch.setattr(forks, "LEAST_REPORT_S", 0.001)
     monkeypatch.setattr(forks._Making, "_report_interval_s", lambda *_: 0.001)
     monkeypatch.setattr(forks, "simulation_of", endless)
     at = f"/v1/whatif?at={seq_at(records, 231.0)}"

@@ -15,7 +15,7 @@ async def test_each_part_gives_its_figures() -> None:
         seconds=4.0, nodes=3, events_per_s=60, reads_per_s=20, submissions_per_s=2, readers=20, records=12_000, moments=3,
         parts=("live", "moments", "browser"),
     )  # fmt: skip
-    report = await bench_api(sizes, tell=lambda _: None)
+    report = await bench_api(sizes, progress=lambda _: None)
     found = report.figures
     parts = ("log_server", "master", "api", "load", "callers")
     assert {f"{what}_cores_of_{part}" for what in ("reads", "readers") for part in parts} <= set(found)

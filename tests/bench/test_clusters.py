@@ -54,7 +54,7 @@ def left_running(home: Path) -> list[str]:
 @pytest.mark.nats
 @pytest.mark.slow
 async def test_a_flood_is_refused_and_deposes_no_master(home: Path) -> None:
-    made = await bench_flood(submissions=500, masters=2, cores=None, tell=lambda _: None)
+    made = await bench_flood(submissions=500, masters=2, cores=None, progress=lambda _: None)
     figures = checked(msgspec.json.encode(made))["figures"]
     assert figures["elections_count"]["value"] == 0
     assert figures["masters_cpu_s"]["value"] > 0
@@ -65,7 +65,7 @@ async def test_a_flood_is_refused_and_deposes_no_master(home: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.soak
 async def test_exec_on_processes(home: Path) -> None:
-    made = await bench_exec(runs=3, commands=1, wanted="process", docker_url=None, tell=lambda _: None)
+    made = await bench_exec(runs=3, commands=1, wanted="process", docker_url=None, progress=lambda _: None)
     figures = checked(msgspec.json.encode(made))["figures"]
     names = ("direct", "exec", "python", "command")
     assert figures.keys() == {f"process_{name}_p{percent}_s" for name in names for percent in (50, 99)}
@@ -80,7 +80,7 @@ async def test_exec_on_processes(home: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.soak
 async def test_exec_on_docker(home: Path, docker_host: str) -> None:
-    made = await bench_exec(runs=3, commands=0, wanted="docker", docker_url=docker_host, tell=lambda _: None)
+    made = await bench_exec(runs=3, commands=0, wanted="docker", docker_url=docker_host, progress=lambda _: None)
     figures = checked(msgspec.json.encode(made))["figures"]
     assert 0 < figures["docker_direct_p50_s"]["value"] < figures["docker_exec_p50_s"]["value"]
 
@@ -88,7 +88,7 @@ async def test_exec_on_docker(home: Path, docker_host: str) -> None:
 @pytest.mark.nats
 @pytest.mark.slow
 async def test_submit_on_processes(home: Path) -> None:
-    made = await bench_submit(apps=2, wanted="process", docker_url=None, tell=lambda _: None)
+    made = await bench_submit(apps=2, wanted="process", docker_url=None, progress=lambda _: None)
     figures = checked(msgspec.json.encode(made))["figures"]
     assert figures.keys() == spreads("process", SUBMIT) | {"quiet_s"}
     assert figures["process_submit_to_started_beyond_quiet_p50_s"]["goal"] == "<= 0.3"
@@ -104,7 +104,7 @@ async def test_submit_on_processes(home: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.soak
 async def test_resize_on_processes(home: Path) -> None:
-    made = await bench_resize(runs=2, wanted="auto", docker_url=NOWHERE, tell=lambda _: None)
+    made = await bench_resize(runs=2, wanted="auto", docker_url=NOWHERE, progress=lambda _: None)
     document = checked(msgspec.json.encode(made))
     figures = document["figures"]
     assert document["settings"]["runtimes"] == ["process"]
@@ -125,11 +125,11 @@ async def test_submit_and_resize_on_docker(home: Path, docker_host: str, docker_
     def tell(_: str) -> None:
         clusters.update(folder.name for folder in home.iterdir())
 
-    submitted = await bench_submit(apps=1, wanted="docker", docker_url=docker_host, tell=tell)
+    submitted = await bench_submit(apps=1, wanted="docker", docker_url=docker_host, progress=tell)
     figures = checked(msgspec.json.encode(submitted))["figures"]
     assert figures.keys() == spreads("docker", SUBMIT) | {"quiet_s"}
     assert figures["docker_submit_to_started_beyond_quiet_p50_s"]["goal"] == "<= 0.6"
-    resized = await bench_resize(runs=1, wanted="docker", docker_url=docker_host, tell=tell)
+    resized = await bench_resize(runs=1, wanted="docker", docker_url=docker_host, progress=tell)
     figures = checked(msgspec.json.encode(resized))["figures"]
     assert figures.keys() == spreads("docker", RESIZE) | {"docker_lost_steps"}
     assert figures["docker_restart_p50_s"]["goal"] == "<= 1.5"
@@ -153,7 +153,7 @@ async def test_nothing_is_left_of_a_bench_that_is_cancelled(home: Path) -> None:
         if "resize 1 of" in text:
             trains.set()
 
-    bench = asyncio.create_task(bench_resize(runs=100, wanted="process", docker_url=None, tell=tell))
+    bench = asyncio.create_task(bench_resize(runs=100, wanted="process", docker_url=None, progress=tell))
     waiting = asyncio.create_task(trains.wait())
     await asyncio.wait([bench, waiting], return_when=asyncio.FIRST_COMPLETED)
     assert left_running(home)
@@ -169,7 +169,7 @@ async def test_nothing_is_left_of_a_bench_that_is_cancelled(home: Path) -> None:
 async def test_a_failed_app_is_not_a_measurement(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(submit_bench._SPEC, "command", ["no-such-command"])
     with raises(BenchError, "app.failed", "no-such-command"):
-        await bench_submit(apps=1, wanted="process", docker_url=None, tell=lambda _: None)
+        await bench_submit(apps=1, wanted="process", docker_url=None, progress=lambda _: None)
     assert list(home.iterdir()) == []
 
 

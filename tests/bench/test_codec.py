@@ -53,7 +53,7 @@ def test_the_demo_log_is_the_same_every_time() -> None:
 
 def test_a_small_run_gives_all_figures() -> None:
     said: list[str] = []
-    made = bench_codec(events=1000, passes=2, tell=said.append)
+    made = bench_codec(events=1000, passes=2, progress=said.append)
     document = checked(msgspec.json.encode(made))
     assert document["bench"] == "codec"
     assert document["figures"].keys() == {
@@ -73,6 +73,6 @@ def test_a_log_that_cannot_be_read_is_not_measured() -> None:
     foreign = Record(last.seq + 1, last.time, "dorm.demo.FromAnotherWorld.someone", b"\x80", "x")
     assert type(decode(foreign)).__name__ == "Unknown"
     with raises(BenchError, "log.unreadable"):
-        bench_codec(events=10, passes=1, tell=print, log=[*records, foreign])
+        bench_codec(events=10, passes=1, progress=print, log=[*records, foreign])
     with raises(BenchError, "log.empty"):
-        bench_codec(events=10, passes=1, tell=print, log=[])
+        bench_codec(events=10, passes=1, progress=print, log=[])

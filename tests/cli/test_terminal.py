@@ -260,7 +260,7 @@ def test_errors_and_logs_are_text_as_well(capsys: pytest.CaptureFixture[str], mo
     import structlog
 
     from dorm.cli import program_logs as logs
-    from dorm.cli.errors import complain, line
+    from dorm.cli.errors import line, report_error
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -269,7 +269,7 @@ def test_errors_and_logs_are_text_as_well(capsys: pytest.CaptureFixture[str], mo
         structlog.get_logger().warning(EVIL, app=EVIL, key=("a", EVIL))
     finally:
         structlog.reset_defaults()
-    complain(line(Exception(EVIL)), "failed")
+    report_error(line(Exception(EVIL)), "failed")
     said = capsys.readouterr().err
     assert "red" in said
     assert "\x1b[31mred" not in said

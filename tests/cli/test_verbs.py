@@ -7,7 +7,7 @@ import re
 from typer.main import get_command
 
 from dorm.cli.main import app
-from dorm.cli.verbs import _MEANT, meant
+from dorm.cli.verbs import _MEANT, replacement_for
 from tests.cli.test_terminal import leaves
 
 
@@ -20,4 +20,4 @@ def test_each_word_leads_to_commands_and_is_not_one_itself() -> None:
         named = re.findall(r"`dorm ([a-z][a-z-]*)", instead)
         assert named or "Ctrl-C" in instead or word in ("help", "version"), word
         assert set(named) <= words, (word, named)
-    assert meant("nonsense") == ""
+    assert replacement_for("nonsense") == ""

@@ -32,7 +32,7 @@ def node(name: str, address: str = "127.0.0.1", runtime: str = "process", **more
 
 
 def typed(*words: str, **more: str | tuple[str, ...]) -> Typed:
-    return Typed(words=words or ("python3", "train.py"), demand={"cpu": "1"}, **more)  # type: ignore[arg-type]
+    return Typed(command=words or ("python3", "train.py"), demand={"cpu": "1"}, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_loopback_addresses_of_a_distant_cluster_are_not_this_machine() -> None:
 
 def test_fields_and_settings_are_in_its_spec_and_settings_win() -> None:
     one = Typed(
-        words=("python3", "train.py"),
+        command=("python3", "train.py"),
         demand={"cpu": "1"},
         folder="/srv",
         fields={"env": {"LR": "1"}, "max_runtime": "2h"},
@@ -123,16 +123,16 @@ def test_fields_and_settings_are_in_its_spec_and_settings_win() -> None:
 
 @pytest.mark.parametrize("pair", ["weight", "=1", "env.=1", "weight.a=1", "env=[", "notify.url"])
 def test_settings_that_are_malformed(pair: str) -> None:
-    one = Typed(words=("true",), demand={"cpu": "1"}, folder="/srv", settings=(pair,))
+    one = Typed(command=("true",), demand={"cpu": "1"}, folder="/srv", settings=(pair,))
     with pytest.raises(CommandRefused, match=r"^--set "):
         document(one, "a")
 
 
 def test_a_command_with_an_environment_takes_its_programs_and_not_those_of_this_shell() -> None:
     for fields in ({"requirements": ["einops"]}, {"setup": ["true"]}):
-        one = Typed(words=("python3", "train.py"), demand={"cpu": "1"}, workdir=".", fields=fields)
+        one = Typed(command=("python3", "train.py"), demand={"cpu": "1"}, workdir=".", fields=fields)
         assert document(one, "a")["command"] == ["python3", "train.py"]
-    one = Typed(words=("python3", "train.py"), demand={"cpu": "1"}, workdir=".", settings=("python=3.11",))
+    one = Typed(command=("python3", "train.py"), demand={"cpu": "1"}, workdir=".", settings=("python=3.11",))
     assert document(one, "a")["command"] == ["python3", "train.py"]
 
 
@@ -204,12 +204,12 @@ def test_a_command_gets_the_python_of_the_shell_where_all_nodes_are_this_machine
         check_spec(spec)
     assert document(typed("python3", "a.py", workdir="."), "a")["command"][0] == "python3"
     assert document(typed("bash", "a.sh", workdir="."), "a")["command"][0].endswith("/bin/bash")
-    one = Typed(words=("python3",), demand={"cpu": "1"}, workdir=".", fields={"requirements": ["einops"]})
+    one = Typed(command=("python3",), demand={"cpu": "1"}, workdir=".", fields={"requirements": ["einops"]})
     assert document(one, "a")["python"] == str(shell / "python3"), "its packages are built on"
     for other in (
         typed(workdir=".", image="app:1"),
         typed(workdir=".", settings=("image=app:1",)),
-        Typed(words=("python3",), demand={"cpu": "1"}, workdir=".", fields={"env": {"PATH": "/opt/bin"}}),
+        Typed(command=("python3",), demand={"cpu": "1"}, workdir=".", fields={"env": {"PATH": "/opt/bin"}}),
     ):
         assert "python" not in document(other, "a")
     assert document(typed(workdir=".", settings=("python=3.12",)), "a")["python"] == "3.12"

@@ -255,7 +255,7 @@ async def beat(bus: Bus, node: str) -> None:
 async def test_an_outage_of_the_log_loses_no_node_but_silence_afterwards_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dorm.master.failure_detector, "DEAF_NS", 600_000_000)
+    monkeypatch.setattr(dorm.master.failure_detector, "CUT_OFF_NS", 600_000_000)
     monkeypatch.setattr(dorm.master.master, "_PULSE_S", 0.1)
     monkeypatch.setattr(dorm.master.master, "_TICK_S", 0.1)
     server = NatsServer(tmp_path / "nats")

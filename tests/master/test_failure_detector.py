@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dorm.core.leader import Moment
-from dorm.master.failure_detector import DEAF_NS, FailureDetector
+from dorm.master.failure_detector import CUT_OFF_NS, FailureDetector
 from dorm.master.log_time import LogTime
 from events.quantities import SECOND
 from tests.tries import tries
@@ -39,10 +39,10 @@ class Listening(RuleBasedStateMachine):
 
     @rule()
     def pulse(self) -> None:
-        if self.now - self.pulses[-1] > DEAF_NS:
+        if self.now - self.pulses[-1] > CUT_OFF_NS:
             self.restarts.append(self.now)
         self.pulses.append(self.now)
-        self.detector.pulse(self.now)
+        self.detector.note_answer(self.now)
 
     @rule(node=st.sampled_from(NODES), heard=st.booleans())
     def beat(self, node: str, heard: bool) -> None:
@@ -50,7 +50,7 @@ class Listening(RuleBasedStateMachine):
         if heard:
             self.signs[node].append(self.now)
             self.known[node] = self.stored[node]
-            self.detector.hear(node, self.now, self.stored[node])
+            self.detector.note_heard(node, self.now, self.stored[node])
 
     @rule(node=st.sampled_from(NODES))
     def look_at_what_is_stored(self, node: str) -> None:
@@ -85,22 +85,22 @@ class Listening(RuleBasedStateMachine):
     @invariant()
     def a_master_without_an_answer_is_deaf(self) -> None:
         if hasattr(self, "hearing"):
-            assert self.detector.deaf(self.now) == (self.now - self.pulses[-1] > DEAF_NS)
+            assert self.detector.is_cut_off(self.now) == (self.now - self.pulses[-1] > CUT_OFF_NS)
 
 
 TestListening = Listening.TestCase
 TestListening.settings = settings(max_examples=tries(8, 2000), stateful_step_count=30, deadline=None)
 
 
-@given(st.lists(st.integers(0, DEAF_NS), min_size=1, max_size=20))
+@given(st.lists(st.integers(0, CUT_OFF_NS), min_size=1, max_size=20))
 def test_a_master_that_hears_well_notices_silence(pauses: list[int]) -> None:
     detector = FailureDetector()
     now = BEGAN
     detector.restart(NODES, now)
     for pause in pauses:
         now += pause
-        detector.pulse(now)
-        detector.hear("a", now, b"%d" % now)
+        detector.note_answer(now)
+        detector.note_heard("a", now, b"%d" % now)
         detector.stored("b", None, now)
     assert detector.heard(Moment(UTC, now)) == {"a": UTC, "b": UTC - (now - BEGAN), "c": UTC - (now - BEGAN)}
     assert detector.alive == {"a"}
@@ -109,7 +109,7 @@ def test_a_master_that_hears_well_notices_silence(pauses: list[int]) -> None:
 def test_a_heartbeat_that_was_already_heard_changes_nothing() -> None:
     detector = FailureDetector()
     detector.restart(NODES, BEGAN)
-    detector.hear("a", BEGAN + 1, b"one")
+    detector.note_heard("a", BEGAN + 1, b"one")
     detector.stored("a", b"one", BEGAN + 5)
     assert detector.heard(Moment(UTC, BEGAN + 5))["a"] == UTC - 4
     assert detector.alive == {"a"}

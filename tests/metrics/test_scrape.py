@@ -49,7 +49,7 @@ def options(data: Path) -> LocalOptions:
         data=data,
         cluster="metrics",
         agents=2,
-        capacity={"cpu": 1000, "memory": 2**30},
+        capacity={"cpu": 1000, "memory": 2**30, "licence": 1},
         ports=own_ports(),
         runtime="process",
         report_interval_s=0.5,
@@ -89,6 +89,8 @@ async def test_a_cluster_is_scraped_and_its_counters_survive_a_restart(tmp_path:
     assert found["dorm_nodes", (("condition", "up"),)] == 2
     assert found["dorm_capacity", (("resource", "cpu"),)] == 2.0
     assert found["dorm_capacity", (("resource", "memory"),)] == 2 * 2**30
+    assert found["dorm_capacity_cores", ()] == 2.0
+    assert found["dorm_capacity_memory_bytes", ()] == 2 * 2**30
     assert found["dorm_master_leading", ()] == 1
     assert found["dorm_master_solve_seconds_count", ()] >= 1
     assert found["dorm_log_size_bytes", ()] > 1000

@@ -107,5 +107,5 @@ def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget() -> None:
     plugins.close()
-    finding.found.cache_clear()
+    finding.discover.cache_clear()
     plugins.proxy._opened.clear()

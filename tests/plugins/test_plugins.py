@@ -103,7 +103,7 @@ def test_built_in_names_and_shared_names_are_refused(tmp_path: Path, monkeypatch
     acme.install(tmp_path / "two", {"shared": "acme_policies:Raises"}, name="other")
     acme.use(tmp_path / "one", monkeypatch)
     acme.use(tmp_path / "two", monkeypatch)
-    found = plugins.found()
+    found = plugins.discover()
     assert plugins.names() == []
     assert "one of Dorm's own" in found["dorm"].problem
     assert "acme-dorm 1.2.0, other 1.2.0" in found["shared"].problem

@@ -58,7 +58,7 @@ def test_with_the_laboratory_every_policy_is_there() -> None:
         policy = registry.policy(name)
         assert (policy.name, policy.check_params({})) == (name, registry.check_params(name, {}))
         assert not getattr(policy, "plugin", ""), "it is Dorm's own"
-    assert not plugins.found()
+    assert not plugins.discover()
 
 
 def test_its_policies_are_known_and_not_installed(bare: None) -> None:

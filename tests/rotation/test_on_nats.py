@@ -16,7 +16,7 @@ from dorm.client.errors import Refused
 from dorm.client.operating import rotate
 from dorm.history import with_history
 from dorm.master.master import Master
-from dorm.rotation.service import Settings, rotating_beside
+from dorm.rotation.service import Settings, rotating_while_leading
 from events.chain import SealKey, new_seed
 from events.kinds import PolicyChanged
 from events.log.records import Archived, LogDamaged, LogRefused
@@ -52,7 +52,7 @@ async def leading(server: NatsServer, settings: Settings) -> AsyncIterator[tuple
         master = Master(own.stream, own.bus, CLUSTER, name="m", clock=time.time_ns, key=KEY)
         running = asyncio.create_task(master.run())
         await master.elected.wait()
-        await stack.enter_async_context(rotating_beside(master, apart, settings, KEY))
+        await stack.enter_async_context(rotating_while_leading(master, apart, settings, KEY))
         with_history(theirs)
         yield master, Client(theirs.log, theirs.bus, CLUSTER, user="me", connection=theirs)
         running.cancel()

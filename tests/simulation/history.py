@@ -110,7 +110,7 @@ class History:
         self.users = ["ann", "bob"][: chance.choice([1, 2])]
         self.policies = chance.choice([[any_policy.NAME], [any_policy.NAME, "static"], ["static"], ["dorm"]])
         self.lease_s = chance.choice([6.0, 10.0, 20.0])
-        # Longer than a master takes to notice that it is deaf itself (`dorm.master.failure_detector.DEAF_NS`).
+        # Longer than a master takes to notice that it is cut off itself (`dorm.master.failure_detector.CUT_OFF_NS`).
         self.grace_s = chance.choice([5.0, 8.0])
         if self.lease_s < self.grace_s + HEARTBEAT_S:
             self.grace_s = 5.0

@@ -28,7 +28,7 @@ def _no_witness(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("dorm.master.sealing._read_place", lambda path, cluster: None)
 
 
-_LEASE_SAYS_NOTHING = code(Lease._with_sighting, ("if not self._vouched:", "if True:"))
+_LEASE_SAYS_NOTHING = code(Lease._with_sighting, ("if not self._publishes_sightings:", "if True:"))
 _NOBODY_LOOKS_AGAIN = code(SimLog._check_read, ("if self._reached_again and", "if False and"))
 
 VARIANTS = {

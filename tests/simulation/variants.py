@@ -126,7 +126,10 @@ VARIANTS: dict[str, Variant] = {
     "a newcomer starts before its room is free": Variant(
         code(
             decide._releases,
-            ("if _take_room(state, free, candidate)", "if candidate.change is not None or _take_room(state, free, candidate)"),
+            (
+                "if _take_room(state, free, candidate)",
+                "if candidate.change is not None or _take_room(state, free, candidate)",
+            ),
         )
     ),
     "a membership is announced before its release": Variant(ways.announced_by_the_decision),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.client.sweeps import submit
-from events.spec.sweeps import expanded
 from tests.e2e.story import until
 from tests.web.browsing import holds, opened, rows, violations, visit
 from tests.web.test_live import dashboard
@@ -41,6 +40,7 @@ async def test_held_released_restarted_and_swept(tmp_path: Path, browser: Browse
         await visit(tab, f"#/app/{app.id}")
         await tab.get_by_role("button", name="Hold").click()
         await tab.get_by_label("Reason (optional)").fill("a look")
+        await tab.locator("dialog .preview", has_text="stop").wait_for()
         await tab.get_by_role("button", name="Hold the app").click()
         await until(client, lambda now: first(now).phase == "waiting", "it is held")
         await tab.locator(".banner.warn", has_text="a look").wait_for()
@@ -51,10 +51,15 @@ async def test_held_released_restarted_and_swept(tmp_path: Path, browser: Browse
         before = (await client.app(app.id)).generation
         await tab.get_by_role("button", name="Restart").click()
         await tab.get_by_label("fresh").check()
+        await tab.locator("dialog .preview", has_text="restart").wait_for()
         await tab.get_by_role("button", name="Restart the app").click()
         await until(client, lambda now: first(now).generation > before, "it restarts")
 
-        await submit(client, expanded(SWEEP))
+        await tab.get_by_role("button", name="Submit").first.click()
+        await tab.get_by_label("Spec (YAML or JSON)").fill(json.dumps(SWEEP))
+        await tab.locator("dialog .preview", has_text="lr-0000").wait_for()
+        await tab.get_by_role("button", name="Submit the sweep").click()
+        await tab.locator(".pagehead", has_text="at most 1 at once").wait_for()
         await tab.get_by_role("link", name="Sweeps").click()
         await holds(tab, "document.querySelector('main table tbody tr a')?.innerText.trim() === 'lr'")
         assert (await rows(tab))[0][2].split() == ["0", "of", "6"]
@@ -69,6 +74,7 @@ async def test_held_released_restarted_and_swept(tmp_path: Path, browser: Browse
             await other.locator(".pagehead", has_text="lr").wait_for()
             assert await violations(other) == []
         await tab.get_by_role("button", name="Cancel the sweep").click()
+        await tab.locator("dialog .preview", has_text="6 apps of lr cancelled").wait_for()
         await tab.get_by_role("button", name="Cancel all its apps").click()
         await until(
             client,

@@ -115,8 +115,8 @@ async def drawn_upto(tab: Page) -> int:
 async def submit(tab: Page, text: str) -> None:
     """Through the page's editor, once the plan is there."""
     await tab.get_by_role("button", name="Submit").first.click()
-    await tab.get_by_label("Spec (YAML or JSON)").fill(text)
     preview = tab.locator(".preview")
+    await tab.get_by_label("Spec (YAML or JSON)").fill(text)
     await preview.locator("table, .note").first.wait_for()
     assert "start" in await preview.inner_text()
     await tab.get_by_role("button", name="Submit the app").click()
@@ -185,6 +185,11 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path, bro
             await other.locator("dialog .params").first.wait_for()
             assert await other.evaluate(TOO_WIDE) == []
             assert await violations(other) == []
+            await other.keyboard.press("Escape")
+            await other.get_by_role("button", name="Submit").first.click()
+            await other.get_by_label("Spec (YAML or JSON)").fill("name: third\nn_max: -1")
+            await other.locator("dialog .note.bad").first.wait_for()
+            assert await other.get_by_role("button", name="Submit the app").is_disabled(), "it would be refused"
 
 
 async def test_a_resize_is_drawn_within_frames_of_its_event(tmp_path: Path, browser: Browser) -> None:

@@ -15,10 +15,12 @@ from dorm.core.query.views import sizes
 from dorm.core.state import State
 from dorm.web.files import ASSETS, read
 from dorm.web.offline import LinkError, link, page
+from events import kinds as k
 from events.codec import decode
 from events.kinds import AppProgressed, AppSubmitted, ContainerExited, NodeJoined
 from replay.page.recording import record
 from replay.page.view import view
+from tests.core.records import Bench
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, log_of
 from tests.tries import tries
@@ -139,6 +141,26 @@ async def test_hostile_names_are_text(tmp_path: Path, browser: Browser) -> None:
         await tab.keyboard.type("honest")
         await tab.keyboard.press("Enter")
         assert "#/app/honest" in tab.url
+
+
+async def test_a_text_without_a_space_widens_no_page(tmp_path: Path, browser: Browser) -> None:
+    long, bench = "x" * 400, Bench(n1=4, n2=4)
+    bench.running("a" * 48, n_max=4, labels={"team": "y" * 50})
+    bench.add(k.AppHoldRequested(app="a" * 48, reason=long))
+    bench.submit("b" * 48, n_max=1, env={"PATH_OF_ALL": long})
+    bench.settle()
+    bench.submit("c" * 48, n_max=1)
+    bench.settle()
+    bench.add(k.AppCancelRequested(app="c" * 48, reason=long))
+    bench.settle()
+    apps = {app.name[0]: app.id for app in bench.state.apps.values()}
+    async with opened(browser, await offline(bench.records, tmp_path)) as tab:
+        for size in ({"width": 390, "height": 844}, {"width": 1400, "height": 900}):
+            await tab.set_viewport_size(size)  # type: ignore[arg-type]
+            for place in ("", "#/apps", "#/nodes", "#/log", *(f"#/app/{apps[name]}" for name in "abc")):
+                await visit(tab, place)
+                assert await tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, place
+                assert await tab.locator("h1").count() == 1, place
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.soak)])

@@ -189,7 +189,7 @@ def test_a_list_that_exceeds_a_blob_fails_the_app_and_not_the_node(tmp_path: Pat
         dirs.blobs.of(TENANT).put(hash_of(one), seal_blob(one))
     with raises(Refused, "workdir.malformed"):  # Trouble of the node would be tried again, without end.
         dirs.make(key, workdir=name, tenant=TENANT)
-    assert dirs.found() == []
+    assert dirs.container_keys() == []
 
 
 def put_blobs(cache: BlobCache, tenant: str, count: int, since: int = 0) -> TenantBlobs:

@@ -143,7 +143,7 @@ OPEN_FILES: Final = 16_384
 DEFAULT_CPU: Final = 1000
 """Milli-cores of a container whose spec names none: OMP_NUM_THREADS is 1 then."""
 OOM_SCORE: Final = 500
-"""If the machine itself runs out of memory, the kernel ends a container before the agent or the engine."""
+"""Score by which the kernel ends a container before the agent or the engine if the machine itself runs out of memory."""
 LOG_BYTES: Final = "16m"
 LOG_FILES: Final = "2"
 _MIN_SHM: Final = 64 * 1024 * 1024
@@ -332,7 +332,7 @@ def _volume(mount: Mount) -> Json:
 def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
     """Return how the created container differs from the request: the engine ignores fields that it does not know, and limits
     that it cannot enforce.  `info` is the body of GET /containers/NAME/json."""
-    asked, made = config["HostConfig"], info["HostConfig"]
+    wanted, made = config["HostConfig"], info["HostConfig"]
     names = [
         "NetworkMode",
         "Init",
@@ -346,25 +346,25 @@ def differences(config: Json, info: Json, *, swap_limit: bool) -> list[str]:
     ]
     names += ["CgroupnsMode", "OomScoreAdj", "ReadonlyRootfs", "Tmpfs", "NanoCpus", "Memory"]
     names += ["MemorySwap"] if swap_limit else []
-    found = [
-        f"{name} is {made.get(name)!r}, not {asked.get(name)!r}"
+    differing = [
+        f"{name} is {made.get(name)!r}, not {wanted.get(name)!r}"
         for name in names
-        if (made.get(name) or None) != (asked.get(name) or None)
+        if (made.get(name) or None) != (wanted.get(name) or None)
     ]
     ulimits = {(u.get("Name"), u.get("Soft"), u.get("Hard")) for u in made.get("Ulimits") or ()}
-    if ulimits != {(u["Name"], u["Soft"], u["Hard"]) for u in asked["Ulimits"]}:
-        found.append(f"Ulimits are {made.get('Ulimits')!r}")
+    if ulimits != {(u["Name"], u["Soft"], u["Hard"]) for u in wanted["Ulimits"]}:
+        differing.append(f"Ulimits are {made.get('Ulimits')!r}")
     if made.get("RestartPolicy", {}).get("Name") not in ("no", ""):
-        found.append("it has a restart policy")
+        differing.append("it has a restart policy")
     if info["Config"].get("User") != config["User"]:
-        found.append(f"User is {info['Config'].get('User')!r}")
+        differing.append(f"User is {info['Config'].get('User')!r}")
     mounts = [_mounted(m) for m in made.get("Mounts") or ()]
-    if made.get("Binds") or mounts != [_mounted(m) for m in asked["Mounts"]]:
-        found.append(f"Mounts are {mounts!r} and {made.get('Binds')!r}")
+    if made.get("Binds") or mounts != [_mounted(m) for m in wanted["Mounts"]]:
+        differing.append(f"Mounts are {mounts!r} and {made.get('Binds')!r}")
     devices = [request.get("DeviceIDs") for request in made.get("DeviceRequests") or ()]
-    if devices != [request["DeviceIDs"] for request in asked.get("DeviceRequests", ())]:
-        found.append(f"devices are {devices!r}")
-    return found
+    if devices != [request["DeviceIDs"] for request in wanted.get("DeviceRequests", ())]:
+        differing.append(f"devices are {devices!r}")
+    return differing
 
 
 def _mounted(mount: Json) -> tuple[str | None, str | None, str | None, bool]:
@@ -441,9 +441,9 @@ def use_of(sample: Json) -> Use:
     )
 
 
-def never_ran(found: Seen) -> bool:
+def never_ran(seen: Seen) -> bool:
     """Return whether a start was tried and failed: the container may be removed and created again."""
-    return found.state == "exited" and found.started_at == 0
+    return seen.state == "exited" and seen.started_at == 0
 
 
 _REFUSALS: Final[tuple[tuple[RefusalCause, re.Pattern[str]], ...]] = (

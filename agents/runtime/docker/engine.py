@@ -56,16 +56,16 @@ class Frames:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the payloads completed by this data."""
         data = self._rest + data
-        at, found = 0, []
+        at, payloads = 0, []
         while at + _HEADER <= len(data):
             end = at + _HEADER + int.from_bytes(data[at + 4 : at + _HEADER], "big")
             if end > len(data):
                 break
             if end > at + _HEADER:
-                found.append(data[at + _HEADER : end])
+                payloads.append(data[at + _HEADER : end])
             at = end
         self._rest = data[at:]
-        return found
+        return payloads
 
     @property
     def complete(self) -> bool:
@@ -116,13 +116,13 @@ class ExecStream:
 
     async def read(self) -> tuple[int, bytes] | None:
         """Return the next piece of output with the number of its stream; None at the end.  Raises `Unavailable`."""
-        async with self._engine._asked("output of an exec", None):
+        async with self._engine._requesting("output of an exec", None):
             message = await self._stream.read_out()
         return None if message is None else (message.stream, message.data)
 
     async def write(self, data: bytes) -> None:
         """Raises `Unavailable` if the connection is lost."""
-        async with self._engine._asked("input of an exec", None):
+        async with self._engine._requesting("input of an exec", None):
             await self._stream.write_in(data)
 
     def end_input(self) -> None:
@@ -135,7 +135,7 @@ class ExecStream:
     async def resize(self, columns: int, rows: int) -> None:
         """Change its terminal's size.  One that has ended has none, which is not an error."""
         with contextlib.suppress(Rejected):
-            async with self._engine._asked("size of a terminal", known=(400, 404, 409, 500)):
+            async with self._engine._requesting("size of a terminal", known=(400, 404, 409, 500)):
                 await aiodocker.execs.Exec(self._engine._docker, self.id).resize(h=rows, w=columns)
 
     async def inspect(self) -> Json:
@@ -174,7 +174,7 @@ class Engine:
         session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         self._client = aiodocker.Docker(base, connector=connector, session=session, timeout=timeout)
         try:
-            async with self._asked("info"):
+            async with self._requesting("info"):
                 info: Json = await self._docker._query_json("info")
         except BaseException:
             await self.close()
@@ -195,7 +195,7 @@ class Engine:
         return self._client
 
     @contextlib.asynccontextmanager
-    async def _asked(
+    async def _requesting(
         self,
         what: str,
         timeout: float | Literal["ask"] | None = "ask",
@@ -208,8 +208,8 @@ class Engine:
         except aiodocker.DockerError as failure:
             if failure.status in known:
                 raise Rejected(failure.status, failure.message) from failure
-            said = f"{failure.message} ({failure.status})"
-            raise Unavailable(f"{what}: {said}", doing=doing, said=said) from failure
+            refusal = f"{failure.message} ({failure.status})"
+            raise Unavailable(f"{what}: {refusal}", doing=doing, said=refusal) from failure
         except TimeoutError as failure:
             raise Unavailable(
                 f"{what}: no answer in time", doing=doing, said="the engine does not answer in time"
@@ -221,14 +221,14 @@ class Engine:
 
     async def list(self, labels: tuple[str, ...]) -> tuple[Json, ...]:
         """Return summaries of containers in any state that carry all these labels."""
-        async with self._asked("list"):
+        async with self._requesting("list"):
             params = {"all": "1", "filters": json.dumps({"label": labels})}
             return tuple(await self._docker._query_json("containers/json", params=params))
 
     async def inspect(self, name: str) -> Json | None:
         """Return a container's details, None if it does not exist.  Waits while the engine is starting it."""
         try:
-            async with self._asked(f"inspect {name}", known=(404,)):
+            async with self._requesting(f"inspect {name}", known=(404,)):
                 info: Json = await self._docker._query_json(f"containers/{name}/json")
                 return info
         except Rejected:
@@ -236,7 +236,7 @@ class Engine:
 
     async def create(self, name: str, config: Json) -> str:
         """Create a container; return its id.  Raises `Rejected` 400 (bad), 404 (no image), 409 (name taken)."""
-        async with self._asked(f"create {name}", self._change_s, (400, 404, 409), "create"):
+        async with self._requesting(f"create {name}", self._change_s, (400, 404, 409), "create"):
             made = await self._docker._query_json(
                 "containers/create", "POST", params={"name": name}, data=json.dumps(config)
             )
@@ -255,7 +255,7 @@ class Engine:
         begun = asyncio.get_running_loop().time()
         heard = False
         try:
-            async with self._asked(f"pull {image}", None, known=_PULL_FAILED), timer:
+            async with self._requesting(f"pull {image}", None, known=_PULL_FAILED), timer:
                 async for _ in docker.images.pull(image, stream=True):
                     if not heard:
                         heard = True
@@ -268,13 +268,13 @@ class Engine:
 
     async def start(self, name: str) -> None:
         """Start it; a running one is not an error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
-        async with self._asked(f"start {name}", self._change_s, (400, 404, 409, 500), "start"):
+        async with self._requesting(f"start {name}", self._change_s, (400, 404, 409, 500), "start"):
             await self._docker.containers.container(name).start()
 
     async def kill(self, name: str, signal: str) -> None:
         """Send a signal; a stopped or missing one is not an error."""
         with contextlib.suppress(Rejected):
-            async with self._asked(f"kill {name}", known=(404, 409), doing="stop"):
+            async with self._requesting(f"kill {name}", known=(404, 409), doing="stop"):
                 await self._docker.containers.container(name).kill(signal=signal)
 
     async def wait(self, name: str, timeout: float) -> bool:
@@ -282,7 +282,7 @@ class Engine:
         unlimited = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
         timer = asyncio.timeout(timeout)
         try:
-            async with self._asked(f"wait {name}", None, known=(404,)), timer:
+            async with self._requesting(f"wait {name}", None, known=(404,)), timer:
                 await self._docker.containers.container(name).wait(timeout=unlimited)
         except Rejected:
             return True
@@ -295,7 +295,7 @@ class Engine:
     async def delete(self, name: str) -> None:
         """Delete it; a missing one is not an error.  Raises `Rejected` 409 if it runs, or is being removed."""
         try:
-            async with self._asked(f"remove {name}", self._change_s, (404, 409), "remove"):
+            async with self._requesting(f"remove {name}", self._change_s, (404, 409), "remove"):
                 await self._docker.containers.container(name).delete(v=True)
         except Rejected as answer:
             if answer.status == 409:
@@ -315,7 +315,7 @@ class Engine:
 
     async def _stat(self, name: str, path: str) -> Json | None:
         """Return {} if the path does not exist, None if that is unknown."""
-        async with self._asked(f"stat {path} in {name}"):
+        async with self._requesting(f"stat {path} in {name}"):
             url = self._docker._canonicalize_url(f"containers/{name}/archive")
             async with self._docker.session.head(url, params={"path": path}) as answer:
                 if answer.status == 404:
@@ -327,7 +327,7 @@ class Engine:
 
     async def stats(self, name: str) -> Json:
         """Return one sample of a running container's use."""
-        async with self._asked(f"stats of {name}"):
+        async with self._requesting(f"stats of {name}"):
             params = {"stream": "false", "one-shot": "true"}
             sample: Json = await self._docker._query_json(f"containers/{name}/stats", params=params)
             return sample
@@ -335,7 +335,7 @@ class Engine:
     async def exec_create(self, name: str, command: tuple[str, ...]) -> str:
         """Create an exec; return its id.  Raises `Rejected` 404 or 409 if no such container runs."""
         body = {"Cmd": list(command), "AttachStdout": True, "AttachStderr": True}
-        async with self._asked(f"exec in {name}", known=(404, 409)):
+        async with self._requesting(f"exec in {name}", known=(404, 409)):
             made = await self._docker._query_json(f"containers/{name}/exec", "POST", data=body)
             return str(made["Id"])
 
@@ -348,7 +348,7 @@ class Engine:
         stream = self._docker.containers.exec(exec_id).start(detach=False)
         timer = asyncio.timeout(timeout)
         try:
-            async with self._asked("exec", None, known=(400, 404, 409)), timer, stream:
+            async with self._requesting("exec", None, known=(400, 404, 409)), timer, stream:
                 while (message := await stream.read_out()) is not None:
                     output = (output + message.data)[-keep:]
         except Unavailable:
@@ -376,7 +376,7 @@ class Engine:
             body["ConsoleSize"] = terminal[
                 ::-1
             ]  # Engines before 23 have no such field; there the size follows the start.
-        async with self._asked(f"exec in {name}", known=(400, 404, 409)):
+        async with self._requesting(f"exec in {name}", known=(400, 404, 409)):
             made = await self._docker._query_json(f"containers/{name}/exec", "POST", data=body)
             attached = ExecStream(self, str(made["Id"]), terminal is not None)
             await attached.start()
@@ -386,7 +386,7 @@ class Engine:
 
     async def exec_inspect(self, exec_id: str) -> Json:
         """Return `Running`, `ExitCode`, `Pid` (on this machine)."""
-        async with self._asked("inspect of an exec"):
+        async with self._requesting("inspect of an exec"):
             info: Json = await self._docker._query_json(f"exec/{exec_id}/json")
             return info
 
@@ -419,17 +419,17 @@ class Engine:
 
         The query ends at the engine's own time, since its clock may be another machine's: with a time behind that clock the
         latest events would be missing, and with a time ahead of it the engine would wait."""
-        async with self._asked("the engine's time"):
+        async with self._requesting("the engine's time"):
             now = datetime.fromisoformat((await self._docker._query_json("info"))["SystemTime"])
         filters = json.dumps({"type": ["container"], "label": labels})
         params = {"since": "1", "until": f"{now.timestamp():.6f}", "filters": filters}
-        async with self._asked("events so far"):
+        async with self._requesting("events so far"):
             response = await self._docker._do_query("events", "GET", params=params)
             try:
-                told = [json.loads(line) for line in (await response.read()).splitlines()]
+                events = [json.loads(line) for line in (await response.read()).splitlines()]
             finally:
                 response.close()
-        return tuple((str(event["Action"]).partition(":")[0], str(event["Actor"]["ID"])) for event in told)
+        return tuple((str(event["Action"]).partition(":")[0], str(event["Actor"]["ID"])) for event in events)
 
     async def events(self, labels: tuple[str, ...]) -> AsyncGenerator[None, None]:
         """Yield once when connected, then for every event of a container with these labels; end or raise `Unavailable` when
@@ -445,12 +445,12 @@ class Engine:
     ) -> AsyncGenerator[bytes, None]:
         """Yield data as it arrives; first an empty piece once the engine has answered."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silent)
-        async with self._asked(what, known=known):
+        async with self._requesting(what, known=known):
             response = await self._docker._do_query(path, "GET", params=params, timeout=timeout)
         try:
             yield b""
             while True:
-                async with self._asked(what, timeout=None):
+                async with self._requesting(what, timeout=None):
                     data = await response.content.readany()
                 if not data:
                     return
@@ -491,7 +491,7 @@ class Images:
         self._wait_s = wait_s
         self._pulls: dict[str, asyncio.Task[None]] = {}
         self.ended = 0
-        """How many pulls have ended, successfully or not."""
+        """Number of pulls that have ended, successfully or not."""
 
     async def fetch(self, image: str) -> None:
         """Wait until the engine has pulled it.
@@ -548,14 +548,14 @@ class Images:
 
 def refused(image: str, message: str) -> Refused:
     """Return which image, why, and what to do, in one line; `message` is the engine's."""
-    words = " ".join(message.split())[:_KEPT_WORDS]
+    text = " ".join(message.split())[:_KEPT_WORDS]
     load = "load it on this node (docker pull, docker load or docker build)"
-    if _ABSENT.search(words) and "no such host" not in words:
-        why, then = f"the registry does not have it, or not for everyone ({words})", f"check the name, or {load}"
-    elif _UNREACHABLE.search(words):
-        why, then = f"no registry can be reached ({words})", load
+    if _ABSENT.search(text) and "no such host" not in text:
+        why, then = f"the registry does not have it, or not for everyone ({text})", f"check the name, or {load}"
+    elif _UNREACHABLE.search(text):
+        why, then = f"no registry can be reached ({text})", load
     else:
-        why, then = words, load
+        why, then = text, load
     return Refused(
         "image",
         f"this node does not have the image {image}, and cannot pull it: {why}; {then}",
@@ -568,7 +568,7 @@ def refused(image: str, message: str) -> Refused:
 _SECOND: Final = 10**9
 _PIECE: Final = 64 * 1024
 _STRETCH: Final = 16
-"""Bytes that a stretch takes beside its data."""
+"""Bytes that a stretch takes in addition to its data."""
 _MARK: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")
 
 
@@ -589,7 +589,7 @@ class Marks:
         second = time // _SECOND
         if second > self._newest:
             self._newest = second
-            self._counts = {one: count for one, count in self._counts.items() if one >= second - 1}
+            self._counts = {at: count for at, count in self._counts.items() if at >= second - 1}
         if time >= self._first and second >= self._newest - 1:
             self._counts[second] = self._counts.get(second, 0) + 1
 

@@ -1,4 +1,4 @@
-"""Commands that people run beside a container's program, each with a keeper (`agents.runtime.docker.keeper`)."""
+"""Commands that people run next to a container's program, each with a keeper (`agents.runtime.docker.keeper`)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _KEEPER: Final = str(Path(__file__).with_name("keeper.py"))
 _CLOSE_S: Final = 5.0
 _SETTLE_S: Final = 0.02
 _CONTAINER_S: Final = 1.0
-"""How long, in seconds, a container may seem to run after the kernel has killed its processes."""
+"""Seconds for which a container may seem to run after the kernel has killed its processes."""
 _KILLED: Final = 137
 _END_OF_FILE: Final = b"\x04"
 _NOT_FOUND: Final = (126, 127)
 _NOT_EXECUTED: Final = b"OCI runtime exec failed: "
-"""What engines before 28 write to the command's output instead of refusing it."""
+"""Text that engines before 28 write to the command's output instead of refusing it."""
 
 
 class DockerExecution:
@@ -136,27 +136,27 @@ _Process = asyncio.subprocess.Process
 
 
 async def _start_keeper(container: str, session: str) -> tuple[socket.socket, _Process]:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
+    our_end, keeper_end = socket.socketpair()
+    our_end.setblocking(False)
     try:
         keeper = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", _KEEPER, str(theirs.fileno()), container, session),
+            *(sys.executable, "-I", "-S", _KEEPER, str(keeper_end.fileno()), container, session),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(keeper_end.fileno(),),
             env={"LANG": "C.UTF-8"},
             cwd="/",
             start_new_session=True,
         )
     except BaseException as failure:
-        ours.close()
+        our_end.close()
         if not isinstance(failure, OSError):
             raise
         raise Unavailable(f"no keeper can be started: {failure}", code="session.keeper.failed") from failure
     finally:
-        theirs.close()
-    return ours, keeper
+        keeper_end.close()
+    return our_end, keeper
 
 
 def _is_visible(pid: int, container: str) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENGINES: Final = (2375, 2376)
 NATS: Final = 4222
 MOST_PORTS: Final = 15
-"""As many as one rule takes."""
+"""Number of ports that one rule takes."""
 _METADATA: Final = {"iptables": "169.254.0.0/16", "ip6tables": "fd00:ec2::254/128"}
 _IPV6: Final = "/proc/net/if_inet6"
 _TIMEOUT_S: Final = 20.0
@@ -45,11 +45,11 @@ class FirewallError(DormError):
 def ports_of(urls: str) -> list[int]:
     """Return the ports to keep containers from: those of the NATS servers in a list of addresses, and of engines.  Raises
     FirewallError."""
-    found = {urlsplit(url if "://" in url else f"nats://{url}").port or NATS for url in urls.split(",")}
-    ports = sorted({*found, *ENGINES})
+    servers = {urlsplit(url if "://" in url else f"nats://{url}").port or NATS for url in urls.split(",")}
+    ports = sorted({*servers, *ENGINES})
     if len(ports) > MOST_PORTS:
         raise FirewallError(
-            f"the NATS servers have {len(found)} ports, and one rule takes {MOST_PORTS - len(ENGINES)}; write the rules "
+            f"the NATS servers have {len(servers)} ports, and one rule takes {MOST_PORTS - len(ENGINES)}; write the rules "
             "by hand (docs/trust.md)",
             code="firewall.ports.too_many",
         )
@@ -113,40 +113,40 @@ def _check_root() -> None:
         )
 
 
-async def _run(words: list[str], given: str = "") -> None:
-    code, said = await _ended(words, given)
+async def _run(command: list[str], given: str = "") -> None:
+    code, text = await _ended(command, given)
     if code != 0:
         raise FirewallError(
-            f"`{' '.join(words)}` ended with {code}: {' '.join(said.split())[:300] or 'it said nothing'}; set the rules by "
+            f"`{' '.join(command)}` ended with {code}: {' '.join(text.split())[:300] or 'it said nothing'}; set the rules by "
             "hand (docs/trust.md), or start without --firewall on"
         )
 
 
-async def _holds(words: list[str]) -> bool:
-    return (await _ended(words, ""))[0] == 0
+async def _holds(command: list[str]) -> bool:
+    return (await _ended(command, ""))[0] == 0
 
 
-async def _ended(words: list[str], given: str) -> tuple[int, str]:
+async def _ended(command: list[str], given: str) -> tuple[int, str]:
     """Run a program; return its exit code and its error output. Raises FirewallError."""
     try:
         process = await asyncio.create_subprocess_exec(
-            *words,
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
         raise FirewallError(
-            f"{words[0]} can't be started: {error.strerror}; install iptables, or start without --firewall on",
+            f"{command[0]} can't be started: {error.strerror}; install iptables, or start without --firewall on",
             code="firewall.no_program",
         ) from None
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            _, said = await process.communicate(given.encode())
+            _, output = await process.communicate(given.encode())
     except TimeoutError:
         process.kill()
         await process.wait()
         raise FirewallError(
-            f"{words[0]} did not end within {_TIMEOUT_S:.0f} s; another program may hold its lock"
+            f"{command[0]} did not end within {_TIMEOUT_S:.0f} s; another program may hold its lock"
         ) from None
-    return process.returncode or 0, said.decode(errors="replace")
+    return process.returncode or 0, output.decode(errors="replace")

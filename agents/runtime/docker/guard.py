@@ -8,7 +8,7 @@ ROOT it uses
     lease                   the lease; if it disappears, the value read last holds
     guard.lock              locked (flock(2)) as long as the guard lives
     guard.log               what it did
-    APP-GEN-SLOT/starting   id of a container, noted by the agent before the engine is told to start it: so nothing can run
+    APP-GEN-SLOT/starting   id of a container, noted by the agent before the engine starts it: so nothing can run
                             without a note, and all of its processes have that id in the name of their control group
     APP-GEN-SLOT/lease      written when a container is killed, so that its end does not count as the app's failure
 
@@ -80,7 +80,7 @@ class Guard:
         self._notes: dict[str, str] = {}
         self._ask_at = 0.0
         self._ended: set[str] = set()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._starting: dict[str, float] = {}
 
     def run(self) -> None:
@@ -138,7 +138,7 @@ class Guard:
             except (
                 OSError
             ) as failure:  # For example, no file can be opened now.  A guard that ended would guard nothing.
-                self._say(f"trying again: {failure}")
+                self._log_once(f"trying again: {failure}")
                 done = False
             if done:
                 return True
@@ -146,7 +146,7 @@ class Guard:
 
     def _enforce(self) -> bool:
         """Kill everything that runs; return True when certainly nothing does."""
-        found = self._kill_processes()
+        killed = self._kill_processes()
         if time.monotonic() < self._ask_at:
             return False
         try:
@@ -156,11 +156,11 @@ class Guard:
                 self._ask("POST", f"/containers/{container['Id']}/kill?signal=SIGKILL")
         except Down:
             self._ask_at = time.monotonic() + AGAIN_S
-            return not found
+            return not killed
         except Silent:
             self._ask_at = time.monotonic() + AGAIN_S
             return False
-        if running or found:
+        if running or killed:
             return False
         self._ask_at = time.monotonic() + AGAIN_S
         return not self._may_start()
@@ -185,7 +185,7 @@ class Guard:
             states = {container["Id"]: container["State"] for container in listed}
         except (ValueError, LookupError, TypeError) as failure:  # For example, the engine died while it answered.
             raise Silent(f"no list of containers: {failure}") from failure
-        noted = self._noted()
+        noted = self._noted_folders()
         self._ended = {name for name in noted if states.get(name, "exited") in ("exited", "dead")}
         now = time.monotonic()
         self._starting = {name: self._starting.get(name, now) for name in noted if states.get(name) == "created"}
@@ -195,25 +195,25 @@ class Guard:
         """Return whether a requested start may still be under way."""
         return any(time.monotonic() - since < START_S for since in self._starting.values())
 
-    def _noted(self) -> "dict[str, str]":
+    def _noted_folders(self) -> "dict[str, str]":
         """Return the folders of containers that were to be started, by id; if ROOT is gone, the last ones read."""
         if self._there():
             self._notes = self._read_notes()
         return self._notes
 
     def _read_notes(self) -> "dict[str, str]":
-        found = {}
+        notes = {}
         for folder in os.listdir(self._root):
             with contextlib.suppress(OSError), open(os.path.join(self._root, folder, STARTING)) as note:
                 name = note.read(65).strip()
                 if ID.fullmatch(name):
-                    found[name] = folder
-        return found
+                    notes[name] = folder
+        return notes
 
     def _processes(self) -> "list[tuple[int, str, str]]":
         """Return the processes of this node's containers that this machine shows: pid, container, its folder."""
-        names = {name: folder for name, folder in self._noted().items() if name not in self._ended}
-        found = []
+        names = {name: folder for name, folder in self._noted_folders().items() if name not in self._ended}
+        processes = []
         for entry in os.listdir("/proc") if names else ():
             if entry.isdigit():
                 try:
@@ -222,31 +222,31 @@ class Guard:
                 except OSError:
                     continue  # it has gone
                 if held is not None and held[0] in names:
-                    found.append((int(entry), held[0], names[held[0]]))
-        return found
+                    processes.append((int(entry), held[0], names[held[0]]))
+        return processes
 
     def _kill_processes(self) -> bool:
         """Kill the processes; return whether there were any."""
-        found = self._processes()
-        for pid, name, folder in found:
+        processes = self._processes()
+        for pid, name, folder in processes:
             self._note(name, folder)
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
             except OSError as failure:
-                self._say(f"process {pid} of container {name[:12]} is out of reach: {failure.strerror}")
-        return bool(found)
+                self._log_once(f"process {pid} of container {name[:12]} is out of reach: {failure.strerror}")
+        return bool(processes)
 
     def _note(self, name: str, folder: str) -> None:
-        self._say(f"the lease is over: killing container {name[:12]} of {folder}")
+        self._log_once(f"the lease is over: killing container {name[:12]} of {folder}")
         with contextlib.suppress(OSError), open(os.path.join(self._root, folder, KILLED), "w"):
             pass
 
-    def _say(self, what: str) -> None:
+    def _log_once(self, what: str) -> None:
         """Log a message once."""
-        if what not in self._said:
-            self._said.add(what)
+        if what not in self._logged:
+            self._logged.add(what)
             with contextlib.suppress(OSError):
                 sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n")
 

@@ -19,7 +19,7 @@ import sys
 import time
 
 MARK = "DORM_SESSION"
-"""As `agents.runtime.interface.MARK`, which a script outside the virtual environment can't import."""
+"""Same as `agents.runtime.interface.MARK`, which a script outside the virtual environment can't import."""
 AGAIN_S = 0.05
 SURE_S = 1.0
 """Seconds without any such process after which there will be none: the engine may just be starting the command."""
@@ -29,7 +29,7 @@ LONGEST_S = 30.0
 def processes(container: str, session: str) -> "dict[int, tuple[int, int]]":
     """Return the session's processes: by pid, the number of its process group and its start time."""
     wanted = f"{MARK}={session}".encode()
-    found = {}
+    members = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -44,16 +44,16 @@ def processes(container: str, session: str) -> "dict[int, tuple[int, int]]":
             except OSError:
                 continue  # it has gone
             if fields[0] not in (b"Z", b"X"):
-                found[int(entry)] = (int(fields[2]), int(fields[19]))
-    return found
+                members[int(entry)] = (int(fields[2]), int(fields[19]))
+    return members
 
 
 def send(container: str, session: str, number: int) -> None:
     """Signal the group of the session's first process, as a terminal does."""
-    found = processes(container, session)
-    if found:
-        group = min(found.values(), key=lambda one: one[1])[0]
-        for pid, (of, _) in found.items():
+    members = processes(container, session)
+    if members:
+        group = min(members.values(), key=lambda ids: ids[1])[0]
+        for pid, (of, _) in members.items():
             if of == group:
                 kill(pid, number)
 
@@ -67,9 +67,9 @@ def end(container: str, session: str, sure_s: float) -> None:
     """Kill all processes of the session, until none was found for `sure_s` seconds."""
     begun = last = time.monotonic()
     while (now := time.monotonic()) - begun < LONGEST_S:
-        if found := processes(container, session):
+        if members := processes(container, session):
             last = now
-            for pid in found:
+            for pid in members:
                 kill(pid, signal.SIGKILL)
         elif now - last >= sure_s:
             return
@@ -82,8 +82,8 @@ def main() -> None:
         signal.signal(ignored, signal.SIG_IGN)
     sure_s = SURE_S
     with socket.socket(fileno=int(control)) as connection:
-        while said := _said(connection):
-            for word in said.split():
+        while request := _request(connection):
+            for word in request.split():
                 if word == b"over":
                     sure_s = 0.0
                 else:
@@ -91,7 +91,7 @@ def main() -> None:
     end(container, session, sure_s)
 
 
-def _said(connection: socket.socket) -> bytes:
+def _request(connection: socket.socket) -> bytes:
     try:
         return connection.recv(256)
     except OSError:

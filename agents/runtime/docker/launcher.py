@@ -1,7 +1,7 @@
 """How a container starts on an engine: created, compared with the request, and started, once.
 
 A kill or an outage may come between any two steps, so each call continues from the container's present state.  Before
-the engine is told to start a container, a note with its id is written beside its private directory.  If the note
+the engine has to start a container, a note with its id is written beside its private directory.  If the note
 exists and the container has not started, the request of a dead agent may still be under way: so wait a little, and
 look again.
 
@@ -94,8 +94,8 @@ def _give(folder: Path, owner: tuple[int, int]) -> None:
         for path, folders, files, descriptor in os.fwalk(folder):
             for name in (*folders, *files):
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                    if found.st_uid == before:
+                    current = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if current.st_uid == before:
                         os.chown(name, *owner, dir_fd=descriptor, follow_symlinks=False)
             if path.count("/") - str(folder).count("/") > _DEEPEST:
                 folders.clear()
@@ -151,16 +151,16 @@ class Launcher:
         """Create and start it unless it was started before.  The caller holds the container's lock.  Raises `NoImage`,
         `Refused`, `Conflict`, `Unavailable`."""
         name, wanted, info = await self._created(spec, host)
-        found = self._seen(spec.key, info)
-        if found.state == "created":
+        seen = self._seen(spec.key, info)
+        if seen.state == "created":
             owner = host.profile.user_of(spec.tenant)
             for shared in (spec.checkpoint_dir, spec.outputs_dir):
                 await self._dirs.work.run(spec.tenant, partial(give, shared, host.checkpoint_root, owner))
-            found = await self._start(name, spec, files, wanted, info, host)
-        elif config.never_ran(found):
+            seen = await self._start(name, spec, files, wanted, info, host)
+        elif config.never_ran(seen):
             await self._discard(name, spec.key)
-            raise _fault(name, found.error)
-        return found
+            raise _fault(name, seen.error)
+        return seen
 
     async def create(self, spec: ContainerSpec, host: config.Host) -> None:
         """Create it unless it is there, and look whether it can be started; as `ensure` otherwise.  The checkpoints keep their
@@ -224,9 +224,9 @@ class Launcher:
         try:
             await work
         except OSError as failure:
-            said = f"its folder cannot be written: {failure.strerror}"
+            reason = f"its folder cannot be written: {failure.strerror}"
             raise Unavailable(
-                f"{key}: {said}", code="container.folder.not_writable", doing="create", said=said
+                f"{key}: {reason}", code="container.folder.not_writable", doing="create", said=reason
             ) from failure
 
     async def _create(self, name: str, wanted: Json) -> Json:

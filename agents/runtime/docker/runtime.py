@@ -74,7 +74,7 @@ _ASKING_S: Final = (0.01, 0.1)
 """Seconds between looks at a container that was asked to stop, at first and after a while: its init process waits for them,
 and so does a script that is held."""
 _A_WHILE_S: Final = 5.0
-_ASKED: Final = "asked"
+_SIGNALLED: Final = "asked"
 """The file in a container's folder with the processes that were asked to stop: `pid start` on each line."""
 
 
@@ -198,52 +198,48 @@ class DockerRuntime:
                 tasks = [group.create_task(look(summary)) for summary in summaries]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
-        found = {summary["Id"]: task.result() for summary, task in zip(summaries, tasks, strict=True)}
-        await self._mark_interrupted(found)
+        containers = {summary["Id"]: task.result() for summary, task in zip(summaries, tasks, strict=True)}
+        await self._mark_interrupted(containers)
         self._ended = {
             name: seen
-            for name, seen in found.items()
+            for name, seen in containers.items()
             if seen is not None and seen.state == "exited" and not config.never_ran(seen)
         }
-        return sorted((seen for seen in found.values() if seen is not None), key=lambda s: s.key)
+        return sorted((seen for seen in containers.values() if seen is not None), key=lambda s: s.key)
 
-    async def _mark_interrupted(self, found: dict[str, Seen | None]) -> None:
+    async def _mark_interrupted(self, containers: dict[str, Seen | None]) -> None:
         """Mark newly ended containers that did not end by themselves: a person had the engine stop them, or the engine has
         restarted since, which stops all of them with codes that look like their own."""
         ended = {
             name: seen
-            for name, seen in found.items()
+            for name, seen in containers.items()
             if seen is not None and seen.state == "exited" and seen.started_at and name not in self._ended
         }
         if not ended:
             return
-        told = await self._engine.remembered(config.own_labels(self._host))
+        events = await self._engine.remembered(config.own_labels(self._host))
         for name, seen in ended.items():
             # If the engine lets containers outlive it, a container that ended while the engine was down ended by
             # itself.  Engines report 255 for containers that they find dead at their start, for example after a power
             # loss.
             if self._stopped_for(seen):
                 continue
-            alone = ("die", name) in told or (self._live_restore and seen.exit_code != _FOUND_DEAD)
-            if ("kill", name) in told or not alone:
-                found[name] = msgspec.structs.replace(seen, interrupted=True)
+            alone = ("die", name) in events or (self._live_restore and seen.exit_code != _FOUND_DEAD)
+            if ("kill", name) in events or not alone:
+                containers[name] = msgspec.structs.replace(seen, interrupted=True)
 
     def _seen(self, key: Key, info: Json) -> Seen:
-        found = config.seen(key, info)
-        if reason := self._stopped_for(found):
-            return msgspec.structs.replace(found, error=reason)
-        if (
-            found.state == "exited"
-            and found.exit_code
-            and (self._dirs.container_dir(key) / docker_guard.KILLED).exists()
-        ):
-            return msgspec.structs.replace(found, lease_ended=True)
-        return found
+        seen = config.seen(key, info)
+        if reason := self._stopped_for(seen):
+            return msgspec.structs.replace(seen, error=reason)
+        if seen.state == "exited" and seen.exit_code and (self._dirs.container_dir(key) / docker_guard.KILLED).exists():
+            return msgspec.structs.replace(seen, lease_ended=True)
+        return seen
 
-    def _stopped_for(self, found: Seen) -> str:
+    def _stopped_for(self, seen: Seen) -> str:
         """Return why this runtime has ended it as the app's own failure, "" if it has not."""
-        failed = found.state == "exited" and found.started_at and found.exit_code
-        return self._disk.reason(self._dirs.container_dir(found.key)) if failed else ""
+        failed = seen.state == "exited" and seen.started_at and seen.exit_code
+        return self._disk.reason(self._dirs.container_dir(seen.key)) if failed else ""
 
     async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
         """Create and start it unless it was started before; a missing image is pulled.
@@ -319,9 +315,9 @@ class DockerRuntime:
                 check=True,
             )
         except subprocess.CalledProcessError as failure:
-            said = failure.stderr.decode(errors="replace").strip()[-500:]
+            output = failure.stderr.decode(errors="replace").strip()[-500:]
             raise Unavailable(
-                f"no guard of the lease could be started: {said}", code="node_lease.no_guard"
+                f"no guard of the lease could be started: {output}", code="node_lease.no_guard"
             ) from failure
         except (OSError, subprocess.TimeoutExpired) as failure:
             raise Unavailable(
@@ -367,8 +363,8 @@ class DockerRuntime:
             log.warning("the processes of a container are out of view: SIGTERM goes to all of them", key=key)
             await self._engine.kill(container_id, "SIGTERM")
             return
-        asked = await asyncio.to_thread(_asked_before, folder)
-        stop = await asyncio.to_thread(lambda: stopping.Stopping(_text(folder / stopping.FILE), asked))
+        signalled = await asyncio.to_thread(_signalled_before, folder)
+        stop = await asyncio.to_thread(lambda: stopping.Stopping(_text(folder / stopping.FILE), signalled))
         clock = asyncio.get_running_loop().time
         later = clock() + _A_WHILE_S
         while await asyncio.to_thread(_ask_once, stop, folder, init, container_id, clock()):  # noqa: ASYNC110  (no event reports it)
@@ -399,7 +395,7 @@ class DockerRuntime:
     async def variables(self, key: Key) -> dict[str, str]:
         """Ask the engine."""
         given = (await self._running(key))["Config"].get("Env") or ()
-        return dict(one.partition("=")[::2] for one in given)
+        return dict(variable.partition("=")[::2] for variable in given)
 
     async def runs(self, key: Key) -> bool:
         """Ask the engine."""
@@ -538,13 +534,13 @@ def _ask_once(stop: stopping.Stopping, folder: Path, init: int, container_id: st
     try:
         start = lease.start_time(init)
         table = stopping.look(init)
-        own = [one for one in table.values() if one.parent == init]
-        main = min(own, key=lambda one: (int(one.id[1]), one.pid)).pid if own else 0
-        living = any(one.state not in "ZX" for one in table.values())
+        own = [process for process in table.values() if process.parent == init]
+        main = min(own, key=lambda process: (int(process.id[1]), process.pid)).pid if own else 0
+        living = any(process.state not in "ZX" for process in table.values())
         signals = stop.step(now, table, main)
     except (OSError, ValueError):
         return False  # it has ended
-    _note_asked(folder, stop)
+    _note_signalled(folder, stop)
     hold = [((init, start), int(signal.SIGSTOP if living else signal.SIGCONT))]
     stopping.deliver(
         [*hold, *signals], lambda text: log.warning("a container's process was not signalled", reason=text)
@@ -552,15 +548,15 @@ def _ask_once(stop: stopping.Stopping, folder: Path, init: int, container_id: st
     return living
 
 
-def _note_asked(folder: Path, stop: stopping.Stopping) -> None:
+def _note_signalled(folder: Path, stop: stopping.Stopping) -> None:
     """Note who was asked, for the agent that comes after this one: some programs take a second SIGTERM as a reason to
     hurry.  A full disk must not keep an app from being stopped."""
     with contextlib.suppress(OSError):
-        (folder / _ASKED).write_text("".join(f"{pid} {start}\n" for pid, start in stop.asked))
+        (folder / _SIGNALLED).write_text("".join(f"{pid} {start}\n" for pid, start in stop.signalled))
 
 
-def _asked_before(folder: Path) -> list[tuple[int, str]]:
-    lines = [line.split() for line in _text(folder / _ASKED).splitlines()]
+def _signalled_before(folder: Path) -> list[tuple[int, str]]:
+    lines = [line.split() for line in _text(folder / _SIGNALLED).splitlines()]
     return [(int(line[0]), line[1]) for line in lines if len(line) == 2 and line[0].isdecimal()]
 
 

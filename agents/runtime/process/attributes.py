@@ -24,7 +24,7 @@ OPEN_FILES = 65_536
 MOST_OPEN_FILES = 524_288
 MASK = 0o022
 OOM_SCORE = 500
-"""As `agents.runtime.docker.config` has it, which a script outside the virtual environment can't import."""
+"""Same as in `agents.runtime.docker.config`, which a script outside the virtual environment can't import."""
 
 
 def take() -> None:
@@ -53,12 +53,12 @@ def read_launch(folder: str) -> "tuple[str, dict[str, str]]":
 
 
 def main() -> None:
-    folder, *words = sys.argv[1:]
+    folder, *command = sys.argv[1:]
     try:
         workdir, environment = read_launch(folder)
         take()
         os.chdir(workdir)
-        os.execvpe(words[0], words, environment)
+        os.execvpe(command[0], command, environment)
     except OSError:
         os._exit(127)
 

@@ -1,4 +1,4 @@
-"""Commands that people run beside a container's program, each under a keeper (`agents.runtime.process.keeper`)."""
+"""Commands that people run next to a container's program, each under a keeper (`agents.runtime.process.keeper`)."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ class ProcessExecution:
 
     @classmethod
     async def start(cls, folder: Path, container: int, command: Command) -> ProcessExecution:
-        """Start it beside the container in this folder, whose supervisor's pidfd `container` is; the caller closes that.
+        """Start it next to the container in this folder, whose supervisor's pidfd `container` is; the caller closes that.
         Raises `Refused` ("command") if it can't be executed, `Unavailable` if no keeper can be started."""
-        ours, theirs = socket.socketpair()
+        our_end, keeper_end = socket.socketpair()
         terminal, streams = (None, (asyncio.subprocess.PIPE,) * 3)
         if command.terminal is not None:
             terminal, slave = _open_terminal(command.terminal)
             streams = (slave, slave, slave)
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", _KEEPER, str(theirs.fileno()), str(container), str(folder)),
+                *(sys.executable, "-I", "-S", _KEEPER, str(keeper_end.fileno()), str(container), str(folder)),
                 *(command.session, command.terminal.kind or "xterm" if command.terminal is not None else ""),
                 *command.words,
                 stdin=streams[0], stdout=streams[1], stderr=streams[2],
-                pass_fds=(theirs.fileno(), container), env={"LANG": "C.UTF-8"}, cwd="/", start_new_session=True,
+                pass_fds=(keeper_end.fileno(), container), env={"LANG": "C.UTF-8"}, cwd="/", start_new_session=True,
                 limit=CHUNK,
             )  # fmt: skip
         except BaseException as failure:
-            ours.close()
+            our_end.close()
             if terminal is not None:
                 os.close(terminal)
             if not isinstance(failure, OSError):
                 raise
             raise Unavailable(f"no command can be started: {failure}", code="session.keeper.failed") from failure
         finally:
-            theirs.close()
+            keeper_end.close()
             if terminal is not None:
                 os.close(streams[0])
         made = cls(process, Stream())
         try:
-            await made._attach(ours, terminal)
+            await made._attach(our_end, terminal)
         except BaseException:
             await made.close()
             raise
@@ -88,13 +88,13 @@ class ProcessExecution:
             self._stream.add(2, lambda: err.read(CHUNK))
         try:
             async with asyncio.timeout(_START_S):
-                said = (await self._control[0].readline()).decode(errors="replace").strip()
+                answer = (await self._control[0].readline()).decode(errors="replace").strip()
         except (TimeoutError, OSError) as failure:
             raise Unavailable("the command did not start in time", code="session.keeper.failed") from failure
-        if not said:
+        if not answer:
             raise Unavailable("the keeper of the command ended before it started", code="session.keeper.failed")
-        if said != "started":
-            raise Refused("command", said, code="container.command.not_found")
+        if answer != "started":
+            raise Refused("command", answer, code="container.command.not_found")
 
     async def _attach_terminal(self, terminal: int) -> None:
         loop = asyncio.get_running_loop()
@@ -142,10 +142,10 @@ class ProcessExecution:
     async def ended(self) -> End:
         if self._end is None:
             assert self._control is not None
-            said: list[str] = []
+            answer: list[str] = []
             with contextlib.suppress(OSError):
-                said = (await self._control[0].readline()).decode(errors="replace").split()
-            self._end = End(int(said[0]), said[1:] == ["container"]) if said else _KILLED
+                answer = (await self._control[0].readline()).decode(errors="replace").split()
+            self._end = End(int(answer[0]), answer[1:] == ["container"]) if answer else _KILLED
         return self._end
 
     async def close(self) -> None:
@@ -173,12 +173,12 @@ class ProcessExecution:
 
 def processes(tops: Iterable[int]) -> list[int]:
     """Return these processes and their descendants.  Blocks, briefly."""
-    found: list[int] = []
+    pids: list[int] = []
     for top in tops:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(top)
-            found += [top, *(child.pid for child in process.children(recursive=True))]
-    return found
+            pids += [top, *(child.pid for child in process.children(recursive=True))]
+    return pids
 
 
 def _open_terminal(wanted: Terminal) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Runs a command of a session beside a container's program: `python -I -S keeper.py CONTROL CONTAINER DIR SESSION TERM WORD…`.
+"""Runs a command of a session in a container: `python -I -S keeper.py CONTROL CONTAINER DIR SESSION TERM WORD…`.
 
 The agent starts it with the command's standard streams as its own, a terminal if TERM is not empty; DIR is the
 container's folder, whose `launch` says where and with which environment its program was started.  CONTAINER is a pidfd
@@ -27,10 +27,10 @@ from agents.runtime.process import attributes
 from agents.runtime.process.supervisor import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, guard, prctl, reap, sweep
 
 MARK = "DORM_SESSION"
-"""As `agents.runtime.interface.MARK`, which a script outside the virtual environment can't import."""
+"""Same as `agents.runtime.interface.MARK`, which a script outside the virtual environment can't import."""
 
 
-def execute(words: "list[str]", workdir: str, environment: "dict[str, str]", terminal: bool, report: int) -> None:
+def execute(command: "list[str]", workdir: str, environment: "dict[str, str]", terminal: bool, report: int) -> None:
     """The child's part: become the command, or report why not.  Never returns."""
     try:
         os.setsid()
@@ -42,19 +42,19 @@ def execute(words: "list[str]", workdir: str, environment: "dict[str, str]", ter
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(words[0], words, environment)
+        os.execvpe(command[0], command, environment)
     except OSError as failure:
-        os.write(report, f"{words[0]}: {failure.strerror}".encode("utf-8", "replace"))
+        os.write(report, f"{command[0]}: {failure.strerror}".encode("utf-8", "replace"))
     finally:
         os._exit(127)
 
 
-def start(words: "list[str]", workdir: str, environment: "dict[str, str]", terminal: bool) -> "tuple[int, str]":
+def start(command: "list[str]", workdir: str, environment: "dict[str, str]", terminal: bool) -> "tuple[int, str]":
     """Return the command's pid, and why it could not be executed or ''."""
     reading, report = os.pipe()  # closed by a successful exec
     pid = os.fork()
     if pid == 0:
-        execute(words, workdir, environment, terminal, report)
+        execute(command, workdir, environment, terminal, report)
     os.close(report)
     failure = b""
     while part := os.read(reading, 4096):
@@ -78,9 +78,9 @@ def keep(pid: int, control: int, container: int, ended: int) -> str:
                     if gone[0] in (pid, 0):
                         return f"{gone[1]}{why}\n"
                 continue
-            said = b"" if descriptor == container else os.read(control, 256)
-            if said:
-                for number in said.split():
+            received = b"" if descriptor == container else os.read(control, 256)
+            if received:
+                for number in received.split():
                     send(pid, int(number))
                 continue
             why = " container" if descriptor == container else ""
@@ -96,7 +96,7 @@ def send(pid: int, number: int) -> None:
 
 def work(arguments: "list[str]") -> None:
     """The keeper's part."""
-    control, container, folder, session, term, *words = arguments
+    control, container, folder, session, term, *command = arguments
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing)
@@ -107,15 +107,15 @@ def work(arguments: "list[str]") -> None:
     environment |= {MARK: session} | ({"TERM": term} if term else {})
     os.set_inheritable(int(control), False)
     os.set_inheritable(int(container), False)
-    pid, failure = start(words, workdir, environment, bool(term))
+    pid, failure = start(command, workdir, environment, bool(term))
     release_streams()
     report = failure.replace("\n", " ") if failure else "started"
-    said = keep(pid, int(control), int(container), reading) if tell(int(control), report + "\n") else ""
+    end = keep(pid, int(control), int(container), reading) if send_text(int(control), report + "\n") else ""
     sweep()
-    tell(int(control), said)
+    send_text(int(control), end)
 
 
-def tell(control: int, text: str) -> bool:
+def send_text(control: int, text: str) -> bool:
     """Return whether the agent is there to read it."""
     try:
         os.write(control, text.encode("utf-8", "replace"))

@@ -45,7 +45,7 @@ class _File(NamedTuple):
     """The position of its first byte."""
     size: int
     written: int
-    """When it was last written to, UTC ns."""
+    """Time of the last write, UTC ns."""
     notes: list[tuple[int, int]] | None
     """Times and positions of its index; None if it has none."""
     breaks: int | None = None
@@ -99,13 +99,13 @@ class _Reading:
         later output is known without an index.  Blocks."""
         while True:
             state = _settled(self._folder)
-            found = self._next(_look(self._folder), last, known)
+            step = self._next(_look(self._folder), last, known)
             # If the log moved meanwhile, these bytes may be of another position.
             if _state(self._folder) == state:
                 break
-        if found is None:
+        if step is None:
             return None
-        piece, self.position, self._breaks = found
+        piece, self.position, self._breaks = step
         return piece
 
     def _next(self, files: list[_File], last: int | None, known: int) -> tuple[LogPiece, int, int | None] | None:
@@ -159,14 +159,14 @@ def _settled(folder: Path) -> tuple[int, ...]:
 
 def _state(folder: Path) -> tuple[int, ...]:
     """Return when log.1 and times.1 moved to their places (UTC ns; 0: not there), and where the index begins."""
-    found = []
+    changed = []
     for name in ("log.1", f"{times.FILE}.1"):
         try:
-            found.append((folder / name).stat().st_ctime_ns)
+            changed.append((folder / name).stat().st_ctime_ns)
         except FileNotFoundError:
-            found.append(0)
+            changed.append(0)
     index = _index(folder / times.FILE)
-    return (*found, 0 if index is None else 1 + index[0])
+    return (*changed, 0 if index is None else 1 + index[0])
 
 
 def _breaks_before(files: list[_File], position: int) -> int | None:
@@ -203,10 +203,10 @@ def _look(folder: Path) -> list[_File]:
 
 def _stat(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _index(

@@ -18,7 +18,7 @@ counts as there, since each is written whole, and nothing that it says is believ
     exited, refused     ended, in an unknown way
     started             runs if the lock is taken; the program is then the supervisor's first child.  Otherwise ended in an
                         unknown way, once no process is left that has the container's environment
-    launch              commands beside the program can't be run; a container that never ran is made again
+    launch              commands next to the program can't be run; a container that never ran is made again
     hash                the container is taken for the one that its key names; one that never ran is made again
 
 `Found` names the damaged records, and the runtime logs them.  Records that can't be written again are synced to disk.
@@ -234,8 +234,8 @@ def of_machine() -> dict[str, str]:
     except KeyError:
         user = "dorm"
     names = (*OF_NETWORK, *(name.lower() for name in OF_NETWORK if name.endswith("_PROXY")))
-    found = {name: value for name in names if (value := os.environ.get(name))}
-    return {"USER": user, "LOGNAME": user, **found}
+    variables = {name: value for name in names if (value := os.environ.get(name))}
+    return {"USER": user, "LOGNAME": user, **variables}
 
 
 def _of_python(python: str) -> dict[str, str]:
@@ -314,46 +314,46 @@ def _note_end(
     return _ended(folder, key, identity, damaged)
 
 
-def open_process(folder: Path, found: Found) -> int | None:
+def open_process(folder: Path, container: Found) -> int | None:
     """Open a pidfd (pidfd_open(2)) of the supervisor, or of an orphaned program; None if it has gone.
 
     The identity is checked after opening, so the descriptor cannot mean another process that got the same pid.
     """
-    pid = found.supervisor or found.program
+    pid = container.supervisor or container.program
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return None
-    same = lock_holder(folder / "lock") == pid if found.supervisor else _alive(pid, found.start_time)
+    same = lock_holder(folder / "lock") == pid if container.supervisor else _alive(pid, container.start_time)
     if not same:
         os.close(descriptor)
         return None
     return descriptor
 
 
-def send(folder: Path, found: Found, *, kill: bool) -> None:
+def send(folder: Path, container: Found, *, kill: bool) -> None:
     """Send SIGTERM, or kill all of it."""
-    descriptor = open_process(folder, found)
+    descriptor = open_process(folder, container)
     if descriptor is None:
         return
     try:
         with contextlib.suppress(ProcessLookupError):
-            if found.supervisor:
+            if container.supervisor:
                 signal.pidfd_send_signal(descriptor, signal.SIGUSR1 if kill else signal.SIGTERM)
             elif kill:
-                for process in _tree(found.program):
+                for process in _tree(container.program):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
             else:
-                os.killpg(found.program, signal.SIGTERM)
+                os.killpg(container.program, signal.SIGTERM)
     finally:
         os.close(descriptor)
 
 
-def use_of(found: Found) -> Use | None:
+def use_of(container: Found) -> Use | None:
     """Return CPU time and resident memory of all its processes, including ended children that were waited for."""
     try:
-        processes = _tree(found.supervisor or found.program)
+        processes = _tree(container.supervisor or container.program)
     except psutil.NoSuchProcess:
         return None
     cpu, memory = 0.0, 0
@@ -361,7 +361,7 @@ def use_of(found: Found) -> Use | None:
         with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
             times = process.cpu_times()
             cpu += times.children_user + times.children_system
-            if process.pid != found.supervisor:
+            if process.pid != container.supervisor:
                 cpu += times.user + times.system
                 memory += process.memory_info().rss
     return Use(cpu_s=cpu, memory=memory)
@@ -480,24 +480,24 @@ def _sweep(left: Callable[[], list[int]]) -> bool:
 def _with_environment_of(folder: Path) -> list[int]:
     """Return the processes that the program of this container has started, by the variable that names its own folder."""
     sign = b"DORM_PROGRESS=" + os.fsencode(folder) + b"/"
-    found = []
+    pids = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             stat = _stat(pid)
             if any(variable.startswith(sign) for variable in variables) and stat and stat[0] not in (b"Z", b"X"):
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def _first_child(supervisor: int) -> tuple[int, str]:
     """Return pid and start time of a supervisor's program, its first child that leads a session; 0 and "" if it has ended."""
-    found = []
+    children = []
     for pid in psutil.pids():
         stat = _stat(pid)
         if stat and int(stat[1]) == supervisor and int(stat[3]) == pid:
-            found.append((int(stat[19]), pid))
-    start_time, program = min(found, default=(0, 0))
+            children.append((int(stat[19]), pid))
+    start_time, program = min(children, default=(0, 0))
     return program, str(start_time) if program else ""
 
 

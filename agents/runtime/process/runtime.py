@@ -87,7 +87,7 @@ _OF_THE_NODE: Final = tuple(
         errno.EROFS,
     )
 )
-"""What the machine says when a program can't be started for want of something that the machine lacks."""
+"""Messages of the machine when a program can't be started for want of something that the machine lacks."""
 _KEEP_S: Final = 600.0
 """Seconds between looks at the short paths, which a program that cleans /tmp may remove."""
 
@@ -115,14 +115,14 @@ class ProcessRuntime:
         self._dirs = RunDirs(root)
         self._short = short_paths.ShortPaths(self._dirs)
         self._kept = 0.0
-        """When the short paths were last looked at, in the loop's time."""
+        """Time of the last look at the short paths, by the loop's clock."""
         self._log_cap = log_cap
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._inflight = Inflight()
         self._watched: dict[Key, int] = {}
         self._wakes: set[asyncio.Event] = set()
         self._executions: dict[Key, WeakSet[ProcessExecution]] = {}
-        """Commands that people run beside containers."""
+        """Commands that people run in containers."""
         self._named: set[tuple[Key, str]] = set()
         """Damaged records that the log has named."""
         self._open = False
@@ -139,7 +139,7 @@ class ProcessRuntime:
 
     @property
     def engine_folder(self) -> Path | None:
-        """None: there is no engine beside the node's own folder."""
+        """None: there is no engine in addition to the node's own folder."""
         return None
 
     def owner_of(self, tenant: str) -> tuple[int, int] | None:
@@ -156,8 +156,8 @@ class ProcessRuntime:
             threading.Thread(target=short_paths.remove_abandoned, name="remains", daemon=True).start()
         self._open = True
         log.info("the process runtime limits nothing: use it only for apps that you trust", node=self.node)
-        for found in await asyncio.to_thread(self._look_all):
-            self._watch(found)
+        for container in await asyncio.to_thread(self._look_all):
+            self._watch(container)
 
     async def close(self) -> None:
         """Release the root; the processes keep running."""
@@ -172,18 +172,18 @@ class ProcessRuntime:
     def _release(self) -> None:
         used = True
         with contextlib.suppress(Displaced, OSError):
-            used = any(found.seen.state == "running" or found.supervisor for found in self._look_all())
+            used = any(container.seen.state == "running" or container.supervisor for container in self._look_all())
         self._short.close(used=used)
 
     async def list(self) -> list[Seen]:
         """Return all containers below the root, sorted by key, and those whose folder was removed and that have not ended
         yet: a supervisor takes a moment to notice that."""
-        seen = [found.seen for found in await asyncio.to_thread(self._look_all)]
-        there = {one.key for one in seen}
+        seen = [container.seen for container in await asyncio.to_thread(self._look_all)]
+        there = {state.key for state in seen}
         unseen = tuple(key for key, process in self._watched.items() if key not in there and not _has_ended(process))
         if unseen:
             seen += await asyncio.to_thread(self._without_folder, unseen)
-        return sorted(seen, key=lambda one: one.key)
+        return sorted(seen, key=lambda state: state.key)
 
     def _without_folder(self, keys: tuple[Key, ...]) -> tuple[Seen, ...]:
         """Return those without a folder; the others were started after all folders were read."""
@@ -246,17 +246,17 @@ class ProcessRuntime:
         key = spec.key
         async with self._lock(key):
             await self._make(spec, wanted)
-            found = await self._look_for(key, wanted)
-        if found is None:
+            container = await self._look_for(key, wanted)
+        if container is None:
             raise Conflict(f"{key} exists with another spec", code="container.name.taken")
 
     async def _make(self, spec: ContainerSpec, wanted: str) -> None:
         try:
             await self._dirs.work.run(spec.tenant, lambda: self._prepare(spec, wanted))
         except OSError as failure:
-            said = f"its folder cannot be made: {failure.strerror}"
+            reason = f"its folder cannot be made: {failure.strerror}"
             raise Unavailable(
-                f"{spec.key}: {said}", code="container.folder.not_writable", doing="create", said=said
+                f"{spec.key}: {reason}", code="container.folder.not_writable", doing="create", said=reason
             ) from failure
 
     async def _ensure(self, spec: ContainerSpec, files: Mapping[str, bytes]) -> Seen:
@@ -265,25 +265,25 @@ class ProcessRuntime:
             await self._make(spec, wanted)
             give_up = asyncio.get_running_loop().time() + _START_S
             while True:
-                found = await self._look_for(key, wanted)
-                if found is None:
+                container = await self._look_for(key, wanted)
+                if container is None:
                     raise Conflict(f"{key} was removed while it was started", code="container.removed")
-                if found.seen.error:
+                if container.seen.error:
                     await asyncio.to_thread(self._delete, key)
-                    if found.seen.error.endswith(_OF_THE_NODE):
-                        said = found.seen.error
+                    if container.seen.error.endswith(_OF_THE_NODE):
+                        reason = container.seen.error
                         raise Unavailable(
-                            f"{key}: {said}", code="container.supervisor.failed", doing="start", said=said
+                            f"{key}: {reason}", code="container.supervisor.failed", doing="start", said=reason
                         )
-                    raise Refused("command", found.seen.error, code="container.command.not_found")
-                if found.seen.state != "created":
-                    self._watch(found)
+                    raise Refused("command", container.seen.error, code="container.command.not_found")
+                if container.seen.state != "created":
+                    self._watch(container)
                     self._wake()
-                    return found.seen
+                    return container.seen
                 if asyncio.get_running_loop().time() > give_up:
-                    said = f"it did not start within {_START_S:.0f} s"
-                    raise Unavailable(f"{key}: {said}", code="container.no_start", doing="start", said=said)
-                if found.supervisor:  # started by an earlier agent
+                    reason = f"it did not start within {_START_S:.0f} s"
+                    raise Unavailable(f"{key}: {reason}", code="container.no_start", doing="start", said=reason)
+                if container.supervisor:  # started by an earlier agent
                     await asyncio.sleep(_BUSY_POLL_S)
                 elif spec.checkpoint_dir and not await asyncio.to_thread(Path(spec.checkpoint_dir).is_dir):
                     raise Refused(
@@ -303,18 +303,18 @@ class ProcessRuntime:
         """Return the container of a spec with this hash, None if there is none.  If its own is not known, its key names it.
         Raises `Conflict` if it is another's, `Unavailable` if it never ran and must be made again, since its records are
         damaged."""
-        found = await asyncio.to_thread(self._look, key)
-        if found is None:
+        container = await asyncio.to_thread(self._look, key)
+        if container is None:
             return None
-        if found.seen.state == "created" and not found.supervisor:
+        if container.seen.state == "created" and not container.supervisor:
             folder = self._dirs.container_dir(key)
-            if "hash" in found.damaged or await asyncio.to_thread(records.is_launch_damaged, folder):
+            if "hash" in container.damaged or await asyncio.to_thread(records.is_launch_damaged, folder):
                 log.warning("a container that never ran has damaged records and is made again", key=key)
                 await asyncio.to_thread(self._delete, key)
                 raise Unavailable(f"{key} has damaged records: it is made again", code="container.removed")
-        if found.seen.spec_hash != wanted and "hash" not in found.damaged:
+        if container.seen.spec_hash != wanted and "hash" not in container.damaged:
             raise Conflict(f"{key} exists with another spec", code="container.name.taken")
-        return found
+        return container
 
     def _prepare(self, spec: ContainerSpec, wanted: str) -> None:
         folder = self._dirs.container_dir(spec.key)
@@ -373,15 +373,15 @@ class ProcessRuntime:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as failure:
-            said = f"no supervisor could be started: {failure}"
+            reason = f"no supervisor could be started: {failure}"
             raise Unavailable(
-                f"{key}: {said}", code="container.supervisor.failed", doing="start", said=said
+                f"{key}: {reason}", code="container.supervisor.failed", doing="start", said=reason
             ) from failure
         if not done.stdout:
             notes = folder / "supervisor.log"
             text = notes.read_text(errors="replace") if notes.exists() else done.stderr.decode(errors="replace")
-            said = f"its supervisor failed: {_last_line(text)}"
-            raise Unavailable(f"{key}: {said}", code="container.supervisor.failed", doing="start", said=said)
+            reason = f"its supervisor failed: {_last_line(text)}"
+            raise Unavailable(f"{key}: {reason}", code="container.supervisor.failed", doing="start", said=reason)
 
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  The supervisors enforce it: each reads the record about once a second."""
@@ -403,26 +403,26 @@ class ProcessRuntime:
         """Let its supervisor ask it, after `grace_s` SIGKILL to everything that it started."""
         loop = asyncio.get_running_loop()
         async with self._lock(key):  # not in the middle of a start
-            found = await asyncio.to_thread(self._look, key)
+            container = await asyncio.to_thread(self._look, key)
         kill_at = loop.time() + grace_s
         sent: tuple[bool, int] | None = None
-        while found is not None and found.seen.state == "running":
-            kill, pid = loop.time() >= kill_at, found.supervisor or found.program
+        while container is not None and container.seen.state == "running":
+            kill, pid = loop.time() >= kill_at, container.supervisor or container.program
             if loop.time() >= kill_at + _DIE_S:
-                said = f"it is still there {_DIE_S:.0f} s after SIGKILL"
-                raise Unavailable(f"{key}: {said}", code="container.unkillable", doing="stop", said=said)
+                reason = f"it is still there {_DIE_S:.0f} s after SIGKILL"
+                raise Unavailable(f"{key}: {reason}", code="container.unkillable", doing="stop", said=reason)
             folder = self._dirs.container_dir(key)
             if sent != (kill, pid):
-                await asyncio.to_thread(records.send, folder, found, kill=kill)
+                await asyncio.to_thread(records.send, folder, container, kill=kill)
                 sent = kill, pid
-            await self._gone(folder, found, until=kill_at + _DIE_S if kill else kill_at)
-            found = await asyncio.to_thread(self._look, key)
+            await self._gone(folder, container, until=kill_at + _DIE_S if kill else kill_at)
+            container = await asyncio.to_thread(self._look, key)
         return sent is not None and sent[0]
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command as the container's program would; its output goes to the container's log."""
-        found = await asyncio.to_thread(self._look, key)
-        if found is None or found.seen.state != "running":
+        container = await asyncio.to_thread(self._look, key)
+        if container is None or container.seen.state != "running":
             raise KeyError(key)
         folder = self._dirs.container_dir(key)
         await asyncio.to_thread(records.read_launch, folder)
@@ -430,7 +430,7 @@ class ProcessRuntime:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", attributes.__file__, str(folder)),
-                    *records.inside(folder, found.program, command),
+                    *records.inside(folder, container.program, command),
                     env={"LANG": "C.UTF-8"},
                     cwd="/",
                     stdin=subprocess.DEVNULL,
@@ -442,7 +442,7 @@ class ProcessRuntime:
                 log.warning("no command can be started", key=key, command=command[0], error=str(failure))
                 return NOT_FOUND
         command_ends = asyncio.ensure_future(process.wait())
-        container_ends = asyncio.ensure_future(self._gone(folder, found, until=None))
+        container_ends = asyncio.ensure_future(self._gone(folder, container, until=None))
         try:
             await asyncio.wait((command_ends, container_ends), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             timed_out = not command_ends.done() and not container_ends.done()
@@ -458,51 +458,54 @@ class ProcessRuntime:
 
     async def variables(self, key: Key) -> dict[str, str]:
         """Read its records."""
-        found = await asyncio.to_thread(self._look, key)
-        if found is None or found.seen.state != "running":
+        container = await asyncio.to_thread(self._look, key)
+        if container is None or container.seen.state != "running":
             raise KeyError(key)
         return (await asyncio.to_thread(records.read_launch, self._dirs.container_dir(key))).environment
 
     async def runs(self, key: Key) -> bool:
         """Read its records."""
-        found = await asyncio.to_thread(self._look, key)
-        return found is not None and found.seen.state == "running"
+        container = await asyncio.to_thread(self._look, key)
+        return container is not None and container.seen.state == "running"
 
     async def execute(self, key: Key, command: Command) -> ProcessExecution:
-        """Run a command beside its program, under a keeper."""
-        found = await asyncio.to_thread(self._look, key)
+        """Run a command next to its program, under a keeper."""
+        container = await asyncio.to_thread(self._look, key)
         folder = self._dirs.container_dir(key)
-        container = records.open_process(folder, found) if found is not None else None
-        if found is None or found.seen.state != "running" or container is None:
+        descriptor = records.open_process(folder, container) if container is not None else None
+        if container is None or container.seen.state != "running" or descriptor is None:
             raise KeyError(key)
         try:
             await asyncio.to_thread(records.read_launch, folder)
-            words = records.inside(folder, found.program, command.words)
-            made = await ProcessExecution.start(folder, container, msgspec.structs.replace(command, words=words))
+            inner = records.inside(folder, container.program, command.words)
+            made = await ProcessExecution.start(folder, descriptor, msgspec.structs.replace(command, words=inner))
         finally:
-            os.close(container)
+            os.close(descriptor)
         self._executions.setdefault(key, WeakSet()).add(made)
         return made
 
     async def listener(self, key: Key, port: int) -> interface.Listener | None:
         """Look among its processes, and those of its sessions."""
-        found = await asyncio.to_thread(self._look, key)
-        if found is None or found.seen.state != "running":
+        container = await asyncio.to_thread(self._look, key)
+        if container is None or container.seen.state != "running":
             raise KeyError(key)
-        tops = [found.supervisor or found.program, *(one.keeper for one in self._executions.get(key, ()))]
+        tops = [
+            container.supervisor or container.program,
+            *(execution.keeper for execution in self._executions.get(key, ())),
+        ]
         return await asyncio.to_thread(lambda: interface.find(processes(tops), port))
 
     async def remove(self, key: Key) -> None:
         """Delete its folder.  Raises `Conflict` if it runs."""
         async with self._lock(key):
-            found = await asyncio.to_thread(self._look, key)
-            if found is None:
+            container = await asyncio.to_thread(self._look, key)
+            if container is None:
                 return
-            if found.seen.state == "running" or found.supervisor:
+            if container.seen.state == "running" or container.supervisor:
                 raise Conflict(f"{key} still runs: stop it first", code="container.running")
             self._unwatch(key)
             self._executions.pop(key, None)
-            self._named = {one for one in self._named if one[0] != key}
+            self._named = {name for name in self._named if name[0] != key}
             await asyncio.to_thread(self._delete, key)
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
@@ -515,8 +518,8 @@ class ProcessRuntime:
         """Yield its log, with the times that its supervisor has noted."""
 
         def running() -> bool:
-            found = self._look(key)
-            return found is not None and found.seen.state == "running"
+            container = self._look(key)
+            return container is not None and container.seen.state == "running"
 
         folder = self._dirs.container_dir(key)
         if not folder.is_dir():
@@ -527,10 +530,10 @@ class ProcessRuntime:
 
     async def use(self, key: Key) -> Use | None:
         """Return sums over its processes."""
-        found = await asyncio.to_thread(self._look, key)
-        if found is None or found.seen.state != "running":
+        container = await asyncio.to_thread(self._look, key)
+        if container is None or container.seen.state != "running":
             return None
-        return await asyncio.to_thread(records.use_of, found)
+        return await asyncio.to_thread(records.use_of, container)
 
     def run_dir(self, key: Key) -> Path:
         """Return its working directory."""
@@ -566,27 +569,27 @@ class ProcessRuntime:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _look(self, key: Key) -> records.Found | None:
-        found = records.look(self._dirs.container_dir(key), key)
-        if found is not None:
-            for name in found.damaged:
+        container = records.look(self._dirs.container_dir(key), key)
+        if container is not None:
+            for name in container.damaged:
                 if (key, name) not in self._named:
                     self._named.add((key, name))
                     log.error(
                         "a record of a container is damaged, so what it says is not known",
                         node=self.node, key=key, file=str(self._dirs.container_dir(key) / name),
                     )  # fmt: skip
-        return found
+        return container
 
     def _look_all(self) -> tuple[records.Found, ...]:
-        looked = (self._look(key) for key in self._dirs.found())
-        return tuple(found for found in looked if found is not None)
+        looked = (self._look(key) for key in self._dirs.container_keys())
+        return tuple(container for container in looked if container is not None)
 
-    def _watch(self, found: records.Found) -> None:
+    def _watch(self, container: records.Found) -> None:
         """Wake the hints when it ends; repeatedly for an orphan, until its end is seen."""
-        key = found.seen.key
-        if found.seen.state != "running" or key in self._watched or not self._open:
+        key = container.seen.key
+        if container.seen.state != "running" or key in self._watched or not self._open:
             return
-        descriptor = records.open_process(self._dirs.container_dir(key), found)
+        descriptor = records.open_process(self._dirs.container_dir(key), container)
         if descriptor is None:
             self._wake()
             return
@@ -600,9 +603,9 @@ class ProcessRuntime:
 
     async def _watch_on(self, key: Key) -> None:
         """Watch it again if it still runs: its supervisor may have been killed."""
-        found = await asyncio.to_thread(self._look, key)
-        if found is not None:
-            self._watch(found)
+        container = await asyncio.to_thread(self._look, key)
+        if container is not None:
+            self._watch(container)
 
     def _unwatch(self, key: Key) -> None:
         descriptor = self._watched.pop(key, None)
@@ -610,10 +613,10 @@ class ProcessRuntime:
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)
 
-    async def _gone(self, folder: Path, found: records.Found, *, until: float | None) -> None:
+    async def _gone(self, folder: Path, container: records.Found, *, until: float | None) -> None:
         """Wait for the end of its supervisor (or of an orphan), at most until this loop time."""
         descriptor = records.open_process(
-            folder, found
+            folder, container
         )  # two system calls: no thread, whose result a cancellation could lose
         if descriptor is None:
             return

@@ -13,7 +13,7 @@ path.
 
 PLACE holds nothing but links, so it may be small or in memory.  In a place that all users share, the sticky bit (chmod(1))
 protects the folder, which no other user can make in advance, since a name that exists is never taken.  Its agent holds a lock
-(flock(2)) on it, which tells systemd-tmpfiles(8) and the agents of other roots to leave it alone, and makes it and its links
+(flock(2)) on it, which keeps systemd-tmpfiles(8) and the agents of other roots from it, and makes it and its links
 again should something else remove them.  An agent that leaves no running container removes it; after a crash, any agent of the
 same user does, an hour later, if its root is gone or uses another one.
 """
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from agents.runtime.run_dirs import RunDirs
 
 PLACES: Final = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
-"""In this order; the first is emptied whenever the machine starts."""
+"""Places for short paths, in the order in which they are tried; the first is emptied whenever the machine starts."""
 RECORD: Final = "short"
 _ROOT: Final = "root"
 _FOLDER: Final = re.compile(r"dorm-[0-9a-f]{8}")
 _LINK: Final = re.compile(r"[0-9a-z]{4}")
 _TRIES: Final = 100
 _MOST_ENTRIES: Final = 10_000
-"""How many entries of a place are looked at: other users may fill it."""
+"""Number of entries of a place that are looked at: other users may fill it."""
 ABANDONED_S: Final = 3600.0
 """Seconds after an agent has last touched its folder: longer than the lease of any node, so no container uses it."""
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -160,7 +160,7 @@ class ShortPaths:
     def _restore(self, *, clean: bool) -> None:
         """Have a link for each container that was given one here; with `clean`, no other."""
         wanted = {_ROOT: self._dirs.root}
-        for key in self._dirs.found():
+        for key in self._dirs.container_keys():
             folder = self._dirs.container_dir(key)
             path = recorded(folder)
             if path is not None and path.parent == self._path:

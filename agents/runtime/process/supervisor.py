@@ -69,7 +69,7 @@ WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.
 RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
 MOST_COUNTED = 64
-"""How many times its cap a log may have so that its lines are counted."""
+"""Largest size of a log whose lines are counted, in multiples of its cap."""
 LOOK_S = 1.0
 """Seconds between looks at the log's size and at the lease."""
 STOPPING_S = 0.02
@@ -102,10 +102,10 @@ def write_reserved(folder: int, file: int, name: str, text: str) -> None:
     try:
         os.fsync(folder)
     except OSError as failure:
-        say(f"{name} may be lost if the power fails now: {failure.strerror}")
+        note(f"{name} may be lost if the power fails now: {failure.strerror}")
 
 
-def say(what: str) -> None:
+def note(what: str) -> None:
     """Write to supervisor.log.  On a full disk the message is dropped: it must not end the watch."""
     try:
         sys.stderr.write(what + "\n")
@@ -119,7 +119,7 @@ def signalled(kill: "Callable[[int, int], None]", target: int, number: int) -> N
     try:
         kill(target, number)
     except OSError as failure:
-        say(f"signal {number} to {target}: {failure}")
+        note(f"signal {number} to {target}: {failure}")
 
 
 def read_mounts() -> list[list[str]]:
@@ -157,7 +157,7 @@ def called(function: str, what: str, *arguments: "int | bytes | None") -> None:
 
 
 def execute(
-    words: list[str],
+    command: list[str],
     workdir: str,
     environment: dict[str, str],
     mounts: list[list[str]],
@@ -184,15 +184,15 @@ def execute(
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(words[0], words, environment)
+        os.execvpe(command[0], command, environment)
     except OSError as failure:
-        os.write(report, f"{words[0]}: {failure.strerror}".encode("utf-8", "replace"))
+        os.write(report, f"{command[0]}: {failure.strerror}".encode("utf-8", "replace"))
     finally:
         os._exit(127)
 
 
 def start(
-    words: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]
+    command: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]
 ) -> tuple[int, tuple[int, int], str]:
     """Start the program behind the gate.  Return its pid, the open folder and the file for its `exited` record, and why it
     could not be executed or ""."""
@@ -202,7 +202,7 @@ def start(
     pid = os.fork()
     if pid == 0:
         os.close(opener)
-        execute(words, workdir, environment, mounts, log, gate, report)
+        execute(command, workdir, environment, mounts, log, gate, report)
     os.close(log)
     os.close(gate)
     os.close(report)
@@ -252,7 +252,7 @@ def move_aside(log: "BufferedRandom", size: int, cap: int) -> "tuple[bool, int, 
                 breaks += part.count(b"\n")
     except OSError as failure:
         kept, counts = False, False
-        say(f"the log could not be moved aside: {failure}")
+        note(f"the log could not be moved aside: {failure}")
     # From here to the end of `Times.moved`, readers see that log.1 is newer than times.1, and wait.
     if kept:
         os.rename("log.1.new", "log.1")
@@ -282,16 +282,16 @@ def count_breaks(log: "BufferedRandom", begin: int, end: int) -> int:
 def children() -> list[int]:
     """Return our children, adopted ones included (proc(5), field 4 of stat)."""
     own = str(os.getpid()).encode()
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     if file.read().rpartition(b")")[2].split()[1] == own:
-                        found.append(int(name))
+                        pids.append(int(name))
             except OSError:
                 continue  # it has gone
-    return found
+    return pids
 
 
 def reap(block: bool) -> "tuple[int, int] | None":
@@ -340,11 +340,11 @@ def watch(pid: int, times: Times, cap: int, deadline: "int | None") -> "tuple[in
             asking = None  # what does not belong to the group is killed once the program has gone
         elif asking is not None and not asking.waits(now, stopping.alive):
             try:
-                stopping.deliver(asking.step(now, stopping.look(os.getpid()), pid), say)
+                stopping.deliver(asking.step(now, stopping.look(os.getpid()), pid), note)
             except OSError as failure:  # such as no free file descriptor on the machine: it is tried again
                 if now >= failed_at + LOOK_S:
                     failed_at = now
-                    say(f"the processes can't be listed: {failure}")
+                    note(f"the processes can't be listed: {failure}")
 
 
 def read_request() -> str:
@@ -372,21 +372,21 @@ def sweep() -> None:
     while (ended := reap(block=False)) != (0, 0):
         if ended is None:
             try:
-                found = children()
+                remaining = children()
             except OSError:  # such as no free file descriptor on the machine
                 time.sleep(STOPPING_S)
                 continue
-            for child in found:
+            for child in remaining:
                 signalled(os.kill, child, signal.SIGKILL)
             reap(block=True)
 
 
-def tell(report: int, outcome: bytes) -> None:
+def report_outcome(report: int, outcome: bytes) -> None:
     """Report the outcome of the start.  The agent that waits for it may have died, which must not end the supervisor."""
     try:
         os.write(report, outcome)
     except OSError as failure:
-        say(f"nobody hears that it is {outcome.decode()}: {failure}")
+        note(f"nobody hears that it is {outcome.decode()}: {failure}")
 
 
 def supervise(report: int) -> None:
@@ -396,31 +396,31 @@ def supervise(report: int) -> None:
     except OSError as held:
         if held.errno not in (errno.EACCES, errno.EAGAIN):
             raise
-        tell(report, b"busy")
+        report_outcome(report, b"busy")
         return
     if os.path.exists("started"):
-        tell(report, b"busy")
+        report_outcome(report, b"busy")
         return
     with open("launch", "rb") as file:
         fields = [os.fsdecode(field) for field in file.read().split(b"\0")]
     workdir, cap, count = fields[0], int(fields[1]), int(fields[2])
-    words = fields[3 : 3 + count]
+    command = fields[3 : 3 + count]
     environment = dict(field.split("=", 1) for field in fields[3 + count :] if field)
     if not prctl(PR_SET_CHILD_SUBREAPER, 1):
-        say("cannot become a subreaper: a child in a session of its own may outlive its container")
+        note("cannot become a subreaper: a child in a session of its own may outlive its container")
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     deadline = lease.until(LEASE, None)
     if deadline is not None and deadline <= lease.now_ns():
-        tell(report, b"over")
+        report_outcome(report, b"over")
         return
     times = Times()
     times.note(0)
-    pid, exited, failure = start(words, workdir, environment, read_mounts())
+    pid, exited, failure = start(command, workdir, environment, read_mounts())
     if failure:
         write_record("refused", failure)
-        tell(report, b"refused")
+        report_outcome(report, b"refused")
         return
-    tell(report, b"started")
+    report_outcome(report, b"started")
     os.close(report)
     code, over = watch(pid, times, cap, deadline)
     sweep()
@@ -428,7 +428,7 @@ def supervise(report: int) -> None:
     try:
         write_reserved(*exited, "exited", f"{code} {time.time_ns():019d}{' lease' if over else ''}")
     except FileNotFoundError:
-        say("the folder was removed: nobody learns how it ended")
+        note("the folder was removed: nobody learns how it ended")
 
 
 def prctl(option: int, value: int) -> bool:
@@ -457,7 +457,7 @@ def main() -> None:
     os.dup2(os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
     os.dup2(1, 2)
     if not prctl(PR_SET_CHILD_SUBREAPER, 1):
-        say("cannot become a subreaper: what the program has started may outlive a supervisor that is killed")
+        note("cannot become a subreaper: what the program has started may outlive a supervisor that is killed")
     supervisor = os.fork()
     if supervisor:
         os.close(report)

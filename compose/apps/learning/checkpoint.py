@@ -95,7 +95,7 @@ def load(folder: Path, settings: dict[str, Any], size: int) -> Checkpoint:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             about = json.loads(arrays["about"].tobytes())
-            step, loss, theirs = about["step"], about["loss"], about["settings"]
+            step, loss, saved = about["step"], about["loss"], about["settings"]
             course = about.get("course", {})
             parameters, velocity = arrays["parameters"], arrays["velocity"]
     except FileNotFoundError:
@@ -108,12 +108,12 @@ def load(folder: Path, settings: dict[str, Any], size: int) -> Checkpoint:
         isinstance(step, int)
         and step >= 0
         and isinstance(loss, float)
-        and isinstance(theirs, dict)
+        and isinstance(saved, dict)
         and isinstance(course, dict)
     ):
         raise _damaged(path, "it does not say what it holds")
-    if theirs != settings:
-        differing = sorted(key for key in {*theirs, *settings} if theirs.get(key) != settings.get(key))
+    if saved != settings:
+        differing = sorted(key for key in {*saved, *settings} if saved.get(key) != settings.get(key))
         raise CheckpointUnusable(f"{path} belongs to a training with another {', '.join(differing)}")
     if any(vector.dtype != np.float64 or vector.shape != (size,) for vector in (parameters, velocity)):
         raise _damaged(path, f"it does not hold {size} parameters")

@@ -47,7 +47,7 @@ class Sum(Protocol):
         ...
 
     def give_up(self, reason: str) -> None:
-        """Tell the others why this worker leaves.  Never raises."""
+        """Send the others the reason why this worker leaves.  Never raises."""
         ...
 
     def close(self) -> None: ...
@@ -196,12 +196,12 @@ class Worker:
         chosen, step = self.chosen, state.step + 1
         began = time.monotonic()
         rows = batches.shards(step)
-        mine = shards_of(self.place.rank, self.place.world_size)
+        own = shards_of(self.place.rank, self.place.world_size)
         parts = []
-        for shard in mine:
+        for shard in own:
             loss, gradient = self.model.gradient(state.parameters, rows[shard])
             parts.append(np.concatenate([[loss], gradient]))
-        self.stop.rest(chosen.pace * len(mine) - (time.monotonic() - began))
+        self.stop.rest(chosen.pace * len(own) - (time.monotonic() - began))
 
         total, stopping = self.ring.sum(step, parts, 1 + len(state.parameters), lambda: self.stop.asked)
         mean = total / chosen.batch

@@ -67,9 +67,9 @@ class TunedWorker(Worker):
 
     file: Path | None = field(default_factory=lambda: Path(name) if (name := os.environ.get("DORM_BATCH")) else None)
     noise: float | None = None
-    """As estimated last; None while too little is known."""
+    """Last estimate of the noise; None while too little is known."""
     samples: int = 0
-    """Since the last report."""
+    """Number of samples since the last report."""
 
     def train(self, state: Checkpoint) -> Checkpoint:
         if not state.course:
@@ -89,7 +89,7 @@ class TunedWorker(Worker):
                 state, stopping = self._one_step(state, batches)
             self.step = self.presence.step = state.step
             if state.course["batch"] != before.course["batch"] and self.place.rank == 0:
-                self._say(before.course["batch"], state.course["batch"], state.step)
+                self._report_change(before.course["batch"], state.course["batch"], state.step)
             last = stopping or state.step >= self.chosen.steps
             if last or _passes(before.step, state.step, self.chosen.report_every):
                 now = time.monotonic()
@@ -104,13 +104,13 @@ class TunedWorker(Worker):
         batch, number = int(course["batch"]), int(course["steps"]) + 1
         began = time.monotonic()
         rows = batches.after(int(course["seen"]), batch)
-        mine = shards_of(self.place.rank, self.place.world_size)
-        parts = [self._part(state.parameters, rows[shard]) for shard in mine]
+        own = shards_of(self.place.rank, self.place.world_size)
+        parts = [self._part(state.parameters, rows[shard]) for shard in own]
         if self.place.rank == 0:
             parts[0][2] = batch_in(self.file, chosen.batch, self.model.rows)
         # The heavier model that --pace simulates takes longer for more samples, and has fixed costs for each step.
         heavier = chosen.sizes["fixed-part"] / 100 + (1 - chosen.sizes["fixed-part"] / 100) * batch / chosen.batch
-        self.stop.rest(chosen.pace * len(mine) * heavier - (time.monotonic() - began))
+        self.stop.rest(chosen.pace * len(own) * heavier - (time.monotonic() - began))
 
         total, stopping = self.ring.sum(number, parts, 3 + len(state.parameters), lambda: self.stop.asked)
         mean = total[3:] / batch
@@ -145,7 +145,7 @@ class TunedWorker(Worker):
             "spread": MEMORY * course["spread"] + (1 - MEMORY) * spread,
         }
 
-    def _say(self, before: float, after: float, step: int) -> None:
+    def _report_change(self, before: float, after: float, step: int) -> None:
         print(f"batch size {before:.0f} -> {after:.0f} after step {step}", flush=True)
 
     def _report(self, state: Checkpoint, samples_per_s: float) -> None:

@@ -37,7 +37,7 @@ def send(to: socket.socket, header: dict[str, Any], numbers: Vector | None, time
     except TimeoutError:
         raise FrameError(f"it has not taken anything for {timeout_s:g} s") from None
     except OSError as error:
-        raise FrameError(_words(error)) from None
+        raise FrameError(_strings(error)) from None
 
 
 def receive(source: socket.socket, count: int, timeout_s: float) -> tuple[dict[str, Any], Vector]:
@@ -71,14 +71,14 @@ def _read(source: socket.socket, size: int, deadline: float, timeout_s: float) -
         except TimeoutError:
             raise FrameError(f"nothing came from it for {timeout_s:g} s") from None
         except OSError as error:
-            raise FrameError(_words(error)) from None
+            raise FrameError(_strings(error)) from None
         if got == 0:
             raise FrameError("it closed the connection")
         view = view[got:]
     return buffer
 
 
-def _words(error: OSError) -> str:
+def _strings(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 

@@ -139,9 +139,9 @@ class _Meeting:
         del self._callers[caller]
         try:
             heard, _ = frames.receive(caller, 0, _HELLO_S)
-            mine = {**self._hello, "rank": self._rank(-1)}
-            if all(heard.get(key) == mine[key] for key in mine if key != "run"):
-                agreed = heard.get("run") == mine["run"]
+            own = {**self._hello, "rank": self._rank(-1)}
+            if all(heard.get(key) == own[key] for key in own if key != "run"):
+                agreed = heard.get("run") == own["run"]
                 frames.send(caller, {"agreed": agreed}, None, _HELLO_S)
                 if not agreed:
                     caller.close()

@@ -70,9 +70,9 @@ class Worker:
         step = state.step + 1
         began = time.monotonic()
         rows = batches.shards(step)
-        mine = shards_of(self.role.number, self.role.workers)
-        computed = [self.model.gradient(state.parameters, rows[shard]) for shard in mine]
-        self.stop.rest(self.chosen.pace * len(mine) - (time.monotonic() - began))
+        own = shards_of(self.role.number, self.role.workers)
+        computed = [self.model.gradient(state.parameters, rows[shard]) for shard in own]
+        self.stop.rest(self.chosen.pace * len(own) - (time.monotonic() - began))
 
         losses, gradients = [loss for loss, _ in computed], [gradient for _, gradient in computed]
         answer, stopping = self.servers.step(step, losses, gradients, stop=self.stop.asked)

@@ -66,11 +66,11 @@ def _file(scores: Path, number: int) -> Path:
     return scores / f"candidate-{number:03}.json"
 
 
-def _write(file: Path, found: dict[str, object]) -> None:
+def _write(file: Path, score: dict[str, object]) -> None:
     """Write a score completely or not at all: a container may be stopped at any time."""
     partial = file.with_suffix(f".partial-{os.environ.get('DORM_SLOT', '0')}")
     with partial.open("w") as opened:
-        json.dump(found, opened)
+        json.dump(score, opened)
         opened.flush()
         os.fsync(opened.fileno())
     partial.replace(file)
@@ -79,12 +79,14 @@ def _write(file: Path, found: dict[str, object]) -> None:
 def _report(scores: Path) -> dict[str, Any]:
     """Report how many candidates all containers have tried, and the error of the best one, which is returned.  Only rank 0
     does so, because concurrent counts of two containers could arrive in any order."""
-    found: list[dict[str, Any]] = [json.loads(file.read_text()) for file in sorted(scores.glob("candidate-*.json"))]
-    best = max(found, key=lambda one: float(one["accuracy"]))
+    candidates: list[dict[str, Any]] = [
+        json.loads(file.read_text()) for file in sorted(scores.glob("candidate-*.json"))
+    ]
+    best = max(candidates, key=lambda candidate: float(candidate["accuracy"]))
     if progress := os.environ.get("DORM_PROGRESS"):
         with Path(progress).open("a") as file:
-            file.write(json.dumps({"step": len(found), "loss": 1.0 - best["accuracy"]}) + "\n")
-            file.write(json.dumps({"checkpoint": len(found)}) + "\n")
+            file.write(json.dumps({"step": len(candidates), "loss": 1.0 - best["accuracy"]}) + "\n")
+            file.write(json.dumps({"checkpoint": len(candidates)}) + "\n")
     return best
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Missing
-from dorm.api.handlers import Seen, seen, seq_of, streamed
+from dorm.api.handlers import Seen, answer_from_state, seq_of, streamed
 from dorm.api.lives import Subject
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, frame, wanted
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TEXT = "text/plain"
 _BEAT_S = 10.0
-"""Between two looks at whether the client of a quiet container is still there."""
+"""Seconds between two looks at whether the client of a quiet container is still there."""
 _LINE = 64 << 10
 """Bytes of a line of output after which it is cut into two events."""
 
@@ -135,21 +135,21 @@ async def story_of(call: Call[StoryQuery, None], subject: Subject) -> Answer:
 
 
 def _story(last: int, pack: bool, life: Life) -> Answer:
-    found = life.story
-    if found is None:
+    story = life.story
+    if story is None:
         raise Missing(f"there is no app of this name up to record {life.seq}", code="app.not_found")
-    shown = found.chapters[-last:]
+    shown = story.chapters[-last:]
     made = StoryAnswer(
-        name=found.name,
-        id=found.id,
-        kind=found.kind,
-        seq=found.seq,
-        at=found.at,
-        totals=msgspec.to_builtins(found.totals),
-        earlier=len(found.chapters) - len(shown),
+        name=story.name,
+        id=story.id,
+        kind=story.kind,
+        seq=story.seq,
+        at=story.at,
+        totals=msgspec.to_builtins(story.totals),
+        earlier=len(story.chapters) - len(shown),
         chapters=shown,
     )
-    return answer(made, found.seq, pack=pack)
+    return answer(made, story.seq, pack=pack)
 
 
 async def app_story(call: Call[StoryQuery, None]) -> Answer:
@@ -172,10 +172,10 @@ async def explain_app(call: Call[Seen, None]) -> Answer:
 
 
 def _explained(now: int, pack: bool, life: Life) -> Answer:
-    found = explain(life.state, life.witness, max(life.state.time, now))
-    start = forecast(life.outlook, life.state, found.id, found.at)
-    told = {name: getattr(found, name) for name in found.__struct_fields__}
-    return answer(ExplainAnswer(**told, start=start), found.seq, pack=pack)
+    explanation = explain(life.state, life.witness, max(life.state.time, now))
+    start = forecast(life.outlook, life.state, explanation.id, explanation.at)
+    fields = {name: getattr(explanation, name) for name in explanation.__struct_fields__}
+    return answer(ExplainAnswer(**fields, start=start), explanation.seq, pack=pack)
 
 
 async def app_speed(call: Call[Seen, None]) -> Answer:
@@ -184,10 +184,10 @@ async def app_speed(call: Call[Seen, None]) -> Answer:
     def build(state: State) -> SpeedCurve | None:
         app = find_app(state, call.path("app"), call.user)
         problem = problem_of(state, state.time)
-        demand = next((one for one in problem.apps if one.id == app.id), None)
+        demand = next((each for each in problem.apps if each.id == app.id), None)
         return speed_curve(demand, problem.nodes) if demand is not None else None
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 # --- progress -----------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
     services, query, request = call.services, call.query, call.request
     limits = services.options.limits
     missed: list[dict[str, int | None]] = []
-    async with aclosing(_asked(call, missed)) as source:
+    async with aclosing(_output_of(call, missed)) as source:
         # The first piece, or the refusal, comes before the answer's head.
         output = _Output(source, request, missed)
         first = await output.next(None if query.follow else limits.answer_s)
@@ -251,7 +251,7 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
             return response
 
 
-async def _asked(call: Call[LogsQuery, None], missed: list[dict[str, int | None]]) -> AsyncGenerator[bytes, None]:
+async def _output_of(call: Call[LogsQuery, None], missed: list[dict[str, int | None]]) -> AsyncGenerator[bytes, None]:
     """Yield what the container wrote: as it is, or whole lines with their times.  What is missing before a piece is added to
     `missed` first."""
     query, client = call.query, call.services.requester(call.user)
@@ -287,7 +287,7 @@ class _Output:
 
     def missed(self) -> list[bytes]:
         """Return an event for each part that is missing before the last piece."""
-        frames = [frame("", "missed", msgspec.json.encode(one)) for one in self._missed]
+        frames = [frame("", "missed", msgspec.json.encode(gap)) for gap in self._missed]
         self._missed.clear()
         return frames
 
@@ -332,8 +332,8 @@ async def _timed_lines(stream: Stream, output: _Output, first: bytes | None) -> 
     piece = first
     while piece is not None:
         time, text = piece[:STAMP].decode().rstrip(), piece[STAMP + 1 : -1].decode(errors="replace")
-        said = {"text": text, "time": None if time == "-" else time}
-        await stream.write([*output.missed(), frame("", "line", msgspec.json.encode(said))])
+        timed = {"text": text, "time": None if time == "-" else time}
+        await stream.write([*output.missed(), frame("", "line", msgspec.json.encode(timed))])
         piece = await output.next(beat=beat)
     await stream.write([frame("", "end", b"{}")])
 

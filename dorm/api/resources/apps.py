@@ -14,10 +14,10 @@ from dorm.api.handlers import (
     Page,
     Seen,
     Stored,
+    answer_from_state,
     idempotency_key,
     paged,
     requester,
-    seen,
     stored,
 )
 from dorm.api.routes import Call, Header, Link, Parameters, Route
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 _ANSWER_S = 10.0
-"""How long a submission waits for the master's answer."""
+"""Seconds for which a submission waits for the master's answer."""
 
 
 class AppItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,9 +230,11 @@ def _fields(app: App, now: int, newest: Newest | None) -> dict[str, Any]:
 
 
 def details_of(app: App, now: int, newest: Newest | None = None) -> AppDetails:
-    told = describe(app, now)
-    known = {field: told[field] for field in AppDetails.__struct_fields__ if field in told}
-    adjustments = [{**one, "decided_at": rfc3339(one["decided_at"])} for one in told["adjustments_done"]]
+    described = describe(app, now)
+    known = {field: described[field] for field in AppDetails.__struct_fields__ if field in described}
+    adjustments = [
+        {**adjustment, "decided_at": rfc3339(adjustment["decided_at"])} for adjustment in described["adjustments_done"]
+    ]
     if known["hold"] is not None:
         known["hold"] = {**known["hold"], "at": rfc3339(known["hold"]["at"])}
     group = app.spec.group
@@ -254,8 +256,8 @@ async def list_apps(call: Call[AppsQuery, None]) -> Answer:
         )
 
     def build(state: State, newest: Newest) -> Page[AppItem]:
-        found = sorted((app for app in state.apps.values() if wanted(app)), key=lambda app: (app.seq, app.id))
-        apps, after = paged(found, lambda app: str(app.seq), query.limit)
+        chosen = sorted((app for app in state.apps.values() if wanted(app)), key=lambda app: (app.seq, app.id))
+        apps, after = paged(chosen, lambda app: str(app.seq), query.limit)
         return Page(
             items=[item_of(app, state.time, newest) for app in apps], next=after, previous=None, position=str(state.seq)
         )
@@ -272,10 +274,10 @@ async def with_newest(call: Call[Any, Any], build: Callable[[State, Newest], Any
         return lambda state: build(state, newest)
 
     def present(state: State) -> Any:
-        return build(state, now.found)
+        return build(state, now.reports)
 
     present.__qualname__ = build.__qualname__  # By which the follower knows how long such an answer takes.
-    return await seen(call, present, prepare, turn=now.turn)
+    return await answer_from_state(call, present, prepare, turn=now.turn)
 
 
 async def get_app(call: Call[Seen, None]) -> Answer:
@@ -318,8 +320,8 @@ async def update_app(call: Call[Parameters, Update]) -> Answer:
     change = call.body
     async with requester(call) as client:
         app = await client.update(call.path("app"), weight=change.weight, n_min=change.n_min, n_max=change.n_max)
-        found = Updated(position=str(client.stored), id=app.id, weight=app.weight, n_min=app.n_min, n_max=app.n_max)
-        return stored(found, client)
+        updated = Updated(position=str(client.stored), id=app.id, weight=app.weight, n_min=app.n_min, n_max=app.n_max)
+        return stored(updated, client)
 
 
 async def cancel_app(call: Call[Parameters, Why]) -> Answer:

@@ -16,6 +16,7 @@ from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, Stream, last_event_id, wanted
 from dorm.api.threads import apart_if_large
 from dorm.client.tail import Filter, check_kinds
+from dorm.core.query.concerns import NAMES_OF_KINDS
 from events.cloudevents import plain, rfc3339
 from events.kinds import Resized, Round
 from events.positions import parse
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 POSITION = r"^[0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?$"
 At = Annotated[str, msgspec.Meta(pattern=POSITION, max_length=40)]
+KindName = Annotated[str, msgspec.Meta(min_length=1, max_length=512, extra_json_schema={"enum": list(NAMES_OF_KINDS)})]
 LAST_EVENT_ID = Header(
     "Last-Event-ID", "The id of the last event that was read: the stream goes on after it.", POSITION, 40
 )
@@ -49,7 +51,7 @@ class EventsQuery(Parameters, frozen=True, kw_only=True):
     user: Annotated[
         tuple[Name, ...], msgspec.Meta(max_length=16, description="What concerns this user and their apps.")
     ] = ()
-    kind: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64, description="Only events of this kind.")] = ()
+    kind: Annotated[tuple[KindName, ...], msgspec.Meta(max_length=64, description="Only events of this kind.")] = ()
     min_seq: MinSeq | None = None
 
     def filter(self) -> Filter:
@@ -89,10 +91,10 @@ async def found_page(call: Call[EventsQuery, None]) -> Page[msgspec.Raw]:
     pages = call.services.event_pages
     async with asyncio.timeout(call.services.options.limits.answer_s):
         if query.after is not None:
-            found = await pages.after(which, parse(query.after), query.limit)
+            page = await pages.after(which, parse(query.after), query.limit)
         else:
-            found = await pages.before(which, parse(query.before) if query.before else None, query.limit)
-    return Page(items=found.items, next=found.next, previous=found.previous, position=found.position)
+            page = await pages.before(which, parse(query.before) if query.before else None, query.limit)
+    return Page(items=page.items, next=page.next, previous=page.previous, position=page.position)
 
 
 async def stream_events(call: Call[EventsQuery, None]) -> web.StreamResponse:
@@ -171,10 +173,10 @@ class Decision(DecisionItem, frozen=True, kw_only=True):
 async def list_decisions(call: Call[DecisionsQuery, None]) -> Answer:
     """In the log's order, the latest by default."""
     query = call.query
-    asked = EventsQuery(
+    resizes = EventsQuery(
         after=query.after, before=query.before, limit=query.limit, kind=("Resized",), min_seq=query.min_seq
     )
-    page = await found_page(Call(call.services, call.request, asked, None, call.user))
+    page = await found_page(Call(call.services, call.request, resizes, None, call.user))
     size = sum(len(memoryview(item)) for item in page.items)
     return await apart_if_large(size, partial(_as_decisions, page, call.packs))
 
@@ -213,15 +215,15 @@ async def get_decision(call: Call[Parameters, None]) -> Answer:
     wanted = parse(call.path("position"))
     await call.services.follower.reach(wanted.seq, call.services.options.limits.behind_s)
     record = await call.services.recent.record_at(wanted.seq)
-    found = decision_in(record) if record is not None else None
-    if found is None or (wanted.index is not None and found.position != wanted):
+    logged = decision_in(record) if record is not None else None
+    if logged is None or (wanted.index is not None and logged.position != wanted):
         raise Missing(f"there is no decision at {wanted}; /v1/decisions lists them", code="decision.not_found")
-    assert isinstance(found.event, Resized)
-    assert isinstance(found.round, Round)
-    body = plain(found.event)
-    fields = _fields(str(found.position), rfc3339(found.time), gist(found.event), body)
-    made = Decision(**fields, epoch=found.round.epoch, basis=found.round.basis, body=body)
-    return await asyncio.to_thread(answer, made, str(found.position), pack=call.packs)
+    assert isinstance(logged.event, Resized)
+    assert isinstance(logged.round, Round)
+    body = plain(logged.event)
+    fields = _fields(str(logged.position), rfc3339(logged.time), gist(logged.event), body)
+    made = Decision(**fields, epoch=logged.round.epoch, basis=logged.round.basis, body=body)
+    return await asyncio.to_thread(answer, made, str(logged.position), pack=call.packs)
 
 
 DECISION_ROUTES = [

@@ -9,7 +9,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
-from dorm.api.handlers import At, MinSeq, Seen, parse_moment, seen, seq_of, settled, streamed
+from dorm.api.handlers import At, MinSeq, Seen, answer_from_state, parse_moment, seq_of, settled, streamed
 from dorm.api.moments import Drawing
 from dorm.api.resources.events import LAST_EVENT_ID, POSITION
 from dorm.api.routes import Call, Parameters, Route
@@ -108,7 +108,7 @@ async def get_state(call: Call[Seen, None]) -> Answer:
             counters=state.counters,
         )
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def get_view(call: Call[Seen, None]) -> Answer:
@@ -121,9 +121,9 @@ async def get_view(call: Call[Seen, None]) -> Answer:
         decided = decision_in(record) if record is not None else None
         return lambda state: view(state, decided)
 
-    found = await seen(call, services.view.view, prepare)
+    shown = await answer_from_state(call, services.view.view, prepare)
     services.view.publish()
-    return found
+    return shown
 
 
 async def follow_view(call: Call[After, None]) -> web.StreamResponse:
@@ -149,8 +149,8 @@ async def get_timeline(call: Call[Timespan, None]) -> Answer:
         raise Invalid("`to` is before `from`", code="moment.end_before_start")
     seq = services.follower.seq
     drawing = Drawing(query.width, query.page, frozenset(query.apps))
-    found = await services.pictures.draw(begin, finish, drawing)
-    return await asyncio.to_thread(answer, found, seq, pack=call.packs)
+    timeline = await services.pictures.draw(begin, finish, drawing)
+    return await asyncio.to_thread(answer, timeline, seq, pack=call.packs)
 
 
 async def _time(call: Call[Any, Any], text: str) -> int:
@@ -184,8 +184,8 @@ async def get_diff(call: Call[Between, None]) -> Answer:
             state.find_app(query.only) or query.only in state.nodes for state in states
         ):
             raise Missing(f"at neither moment was there an app or node {query.only!r}", code="name.not_found")
-        found = difference(before, after, set_by, (newest[0], newest[1]))
-        shown = found if query.only is None else concerning(found, query.only)
+        diff = difference(before, after, set_by, (newest[0], newest[1]))
+        shown = diff if query.only is None else concerning(diff, query.only)
         return answer(shown, after.seq, pack=call.packs)
 
     return await services.heavy.run(work)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from dorm.api.answers import answer
-from dorm.api.handlers import Limit, MinSeq, Page, Seen, Stored, paged, requester, seen, settled, stored
+from dorm.api.handlers import Limit, MinSeq, Page, Seen, Stored, answer_from_state, paged, requester, settled, stored
 from dorm.api.resources.apps import Why
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
@@ -140,7 +140,7 @@ async def list_nodes(call: Call[NodesQuery, None]) -> Answer:
         rows, after = paged((row for row in node_rows(state) if wanted(row)), lambda row: row.name, query.limit)
         return Page(items=rows, next=after, previous=None, position=str(state.seq))
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def get_node(call: Call[Seen, None]) -> Answer:
@@ -152,14 +152,14 @@ async def get_node(call: Call[Seen, None]) -> Answer:
         if row is None:
             raise NotFound(f"there is no node {name!r}; `/v1/nodes` lists them", code="node.not_found")
         known: dict[str, Any] = {field: getattr(row, field) for field in NodeRow.__struct_fields__}
-        drained = [Leaving(one.id, one.name, one.containers, one.next) for one in leaving(state, name)]
+        drained = [Leaving(app.id, app.name, app.containers, app.next) for app in leaving(state, name)]
         return NodeDetails(
             **known,
             containers_now=list(_containers(state, name)),
             leaving=drained if state.nodes[name].draining else [],
         )
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 def _containers(state: State, node: str) -> Iterator[NodeContainer]:
@@ -192,24 +192,24 @@ async def node_usage(call: Call[UsageQuery, None]) -> Answer:
 
     known = await services.follower.look(look)
     position = str(services.follower.seq)
-    found = await services.reports.of(node, known.identity, known.started)
-    if found is None:
+    report = await services.reports.of(node, known.identity, known.started)
+    if report is None:
         return answer(
             NodeUsage(position=position, node=node, at=None, age_s=None, measured=False, used={}, containers=[]),
             position,
         )
     used: dict[str, int] = {}
-    if found.measured:
-        used["memory"] = sum(container.memory for container in found.containers)
-        cores = [container.cpu for container in found.containers if container.cpu is not None]
-        if len(cores) == len(found.containers):
+    if report.measured:
+        used["memory"] = sum(container.memory for container in report.containers)
+        cores = [container.cpu for container in report.containers if container.cpu is not None]
+        if len(cores) == len(report.containers):
             used["cpu"] = sum(cores)
     made = NodeUsage(
         position=position,
         node=node,
-        at=rfc3339(found.time),
-        age_s=max(0.0, round((services.clock() - found.time) / SECOND, 3)),
-        measured=found.measured,
+        at=rfc3339(report.time),
+        age_s=max(0.0, round((services.clock() - report.time) / SECOND, 3)),
+        measured=report.measured,
         used=used,
         containers=[
             ContainerUsage(
@@ -221,7 +221,7 @@ async def node_usage(call: Call[UsageQuery, None]) -> Answer:
                 container.over_s,
                 container.memory,
             )
-            for container in found.containers
+            for container in report.containers
         ],
     )
     return answer(made, position, pack=call.packs)

@@ -27,7 +27,7 @@ from events.errors import code_of
 from events.quantities import duration
 from replay.comparison import FieldOfSeveral, Side, differing, sides
 from replay.moments import AtSequence
-from replay.past import PastApp, in_order, parse_condition, select
+from replay.past import CONDITION, ORDER, PastApp, in_order, parse_condition, select
 from replay.usage.ledger import GROUPS
 from replay.usage.usage import Usage, usage
 
@@ -47,7 +47,9 @@ _SPARE_S = 2.0
 _MOST_COMPARED = 12
 _CURSOR = r"^([0-9]{1,15})?-[0-9]{1,15}:\S{1,512}$"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-Condition = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+Condition = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=300, extra_json_schema={"pattern": f"^(?:{CONDITION})$"})
+]
 
 
 class HistoryQuery(Parameters, frozen=True, kw_only=True):
@@ -87,6 +89,7 @@ class HistoryQuery(Parameters, frozen=True, kw_only=True):
         msgspec.Meta(
             min_length=1,
             max_length=64,
+            extra_json_schema={"pattern": ORDER},
             description="`ended`, `submitted`, `name`, `user`, `state`, a metric or a parameter; `-` for the greatest first.",
         ),
     ] = "-ended"
@@ -119,7 +122,7 @@ async def list_history(call: Call[HistoryQuery, None]) -> Answer:
     of the first. Plain users see their own apps. Times are UTC nanoseconds, as in `dorm history -o json`.
     As far back as the cluster keeps ended apps, the answer takes no fold of the log."""
     query, services = call.query, call.services
-    users, conditions = _users(call), [parse_condition(one) for one in query.metric]
+    users, conditions = _users(call), [parse_condition(condition) for condition in query.metric]
     in_order([], query.sort)
     await settled(call)
     span, last = await _span(call)
@@ -155,10 +158,10 @@ async def _span(call: Call[HistoryQuery, None]) -> tuple[Span, str | None]:
     """Return what is to be folded, as sequences, and the id after which the page starts.  Raises Malformed, MomentError."""
     query, services = call.query, call.services
     if query.after is not None:
-        found = re.fullmatch(r"([0-9]*)-([0-9]+):(\S+)", query.after)
-        if found is None or int(found[2]) > services.follower.seq:
+        match = re.fullmatch(r"([0-9]*)-([0-9]+):(\S+)", query.after)
+        if match is None or int(match[2]) > services.follower.seq:
             raise Malformed("`after`: pass `next` of a page", code="api.parameter.malformed")
-        return Span(int(found[1]) if found[1] else None, int(found[2]), query.name), found[3]
+        return Span(int(match[1]) if match[1] else None, int(match[2]), query.name), match[3]
     moments = services.moments
     since = await moments.seq_of(parse_moment(query.since)) if query.since is not None else None
     until = await moments.seq_of(parse_moment(query.until)) if query.until is not None else services.follower.seq
@@ -188,9 +191,9 @@ async def compare_apps(call: Call[ComparisonQuery, None]) -> Answer:
 
     names = await services.follower.look(ids)
     async with _turn(call):
-        found = await sides(services.follower.log, names, AtSequence(seq))
+        compared = await sides(services.follower.log, names, AtSequence(seq))
     made = ComparisonDocument(
-        position=str(seq), apps=[side for side, _ in found], spec=differing([spec for _, spec in found])
+        position=str(seq), apps=[side for side, _ in compared], spec=differing([spec for _, spec in compared])
     )
     return await asyncio.to_thread(answer, made, made.position, pack=call.packs)
 
@@ -251,8 +254,8 @@ async def app_checkpoints(call: Call[CheckpointsQuery, None]) -> Answer:
     await settled(call)
     async with requester(call) as client:
         seq = call.services.follower.seq
-        found = await checkpoints_of(client, Files(client), call.path("app"))
-    return answer(found, seq, pack=call.packs)
+        checkpoints = await checkpoints_of(client, Files(client), call.path("app"))
+    return answer(checkpoints, seq, pack=call.packs)
 
 
 CHECKPOINT_ROUTES = [
@@ -312,7 +315,7 @@ async def get_usage(call: Call[Spanned, None]) -> Answer:
     async with services.forks.turn():
         try:
             async with asyncio.timeout(seconds):
-                found = await usage(
+                used = await usage(
                     services.follower.log, begin, end, by=by, users=users, apps=query.app, nodes=query.node, every_s=every_s,
                     now=0 if archived else services.clock(), uses=None if archived else uses,
                     strict=users == query.user,
@@ -323,7 +326,7 @@ async def get_usage(call: Call[Spanned, None]) -> Answer:
                 "such bound",
                 code="api.too_slow",
             ) from None
-    return await asyncio.to_thread(answer, found, found.last, pack=call.packs)
+    return await asyncio.to_thread(answer, used, used.last, pack=call.packs)
 
 
 def _users_of_usage(call: Call[Spanned, None]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Unavailable
-from dorm.api.handlers import Page, Seen, Stored, requester, seen, seq_of, stored
+from dorm.api.handlers import Page, Seen, Stored, answer_from_state, requester, seq_of, stored
 from dorm.api.lives import Subject
 from dorm.api.resources.apps import Why
 from dorm.api.routes import Call, Link, Parameters, Route
@@ -32,7 +32,8 @@ from events.cloudevents import rfc3339
 from events.kinds import AppUpdated, PolicyChanged
 from events.limits import Name
 from events.quantities import resource
-from events.spec import check_spec
+from events.spec import CheckedSpec, check_spec
+from events.spec.sweeps import expanded, is_sweep
 from replay.moments import AtSequence
 from replay.page.forked import ForkView, fork_view
 from replay.page.timeline import WIDEST
@@ -154,7 +155,7 @@ async def get_policy(call: Call[Seen, None]) -> Answer:
             refused=list(state.refused_changes),
         )
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def list_policies(call: Call[Seen, None]) -> Answer:
@@ -167,7 +168,7 @@ async def list_policies(call: Call[Seen, None]) -> Answer:
             position=str(state.seq), policy=state.settings.policy, policies=offered(state.policy_plugins)
         )
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def change_policy(call: Call[Parameters, PolicyChange]) -> Answer:
@@ -190,9 +191,9 @@ async def try_policy(call: Call[Parameters, PolicyChange]) -> Answer:
         now = max(state.time, services.clock())
 
         def work() -> Answer:
-            found = tried(state, event, heard, now)
-            told = {name: getattr(found, name) for name in Tried.__struct_fields__}
-            return answer(TriedDocument(**told, position=str(state.seq)), state.seq, pack=call.packs)
+            trial = tried(state, event, heard, now)
+            fields = {name: getattr(trial, name) for name in Tried.__struct_fields__}
+            return answer(TriedDocument(**fields, position=str(state.seq)), state.seq, pack=call.packs)
 
         return await services.heavy.run(work)
 
@@ -226,7 +227,7 @@ async def get_scheduling(call: Call[Seen, None]) -> Answer:
             return Scheduling(position=position, paused=False)
         return Scheduling(position=position, paused=True, since=rfc3339(pause.at), by=pause.by, reason=pause.reason)
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def pause_scheduling(call: Call[Parameters, Why]) -> Answer:
@@ -314,8 +315,13 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What is supposed to happen first; nothing, if empty."""
 
     submit: dict[str, Any] | Annotated[list[dict[str, Any]], msgspec.Meta(max_length=_MOST)] | Text | None = None
-    """A spec, several, or one as text in YAML."""
+    """A spec or a sweep, several specs, or one as text in YAML."""
     cancel: Names | None = None
+    cancel_sweep: PlanName | None = None
+    """A sweep, all of whose apps are cancelled."""
+    hold: Names | None = None
+    release: Names | None = None
+    restart: Names | None = None
     update: PlannedUpdate | None = None
     drain: Names | None = None
     undrain: Names | None = None
@@ -329,8 +335,8 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def assumed(self) -> Assumed:
         """Raises SpecError, QuantityError."""
-        one = parse_spec(self.submit) if isinstance(self.submit, str) else self.submit
-        specs = self.submit if isinstance(self.submit, list) else [one] if one is not None else []
+        single = parse_spec(self.submit) if isinstance(self.submit, str) else self.submit
+        specs = self.submit if isinstance(self.submit, list) else [single] if single is not None else []
         updates: tuple[AppUpdated, ...] = ()
         if self.update is not None:
             change = self.update
@@ -342,9 +348,18 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             drained=_names(self.drain),
             undrained=_names(self.undrain),
             cancelled=_names(self.cancel),
+            cancelled_sweeps=_names(self.cancel_sweep),
             updated=updates,
-            specs=tuple(check_spec(spec, every=True) for spec in specs),
+            held=_names(self.hold),
+            released=_names(self.release),
+            restarted=_names(self.restart),
+            specs=tuple(checked for spec in specs for checked in _apps_of(spec)),
         )
+
+
+def _apps_of(document: Any) -> Sequence[CheckedSpec]:
+    """Return the app of a spec, or those of a sweep.  Raises SpecError."""
+    return expanded(document).specs if is_sweep(document) else (check_spec(document, every=True),)
 
 
 class Assumptions(Supposed, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -416,22 +431,22 @@ async def plan_next(call: Call[Seen, Assumptions]) -> Answer:
 
 
 def _planned(state: State, now: int, body: Assumptions, pack: bool) -> Answer:
-    found = plan(state, now, body.assumed(), rounds=body.rounds)
+    planned = plan(state, now, body.assumed(), rounds=body.rounds)
     made = PlanDocument(
-        position=str(found.seq),
-        at=rfc3339(found.at),
-        assumed=found.assumed,
-        changes=[app for app in found.apps if app.kind or app.end],
+        position=str(planned.seq),
+        at=rfc3339(planned.at),
+        assumed=planned.assumed,
+        changes=[app for app in planned.apps if app.kind or app.end],
         waiting=[
             PlannedWait(app.id, app.name, app.reason.code if app.reason else "", app.reason.text if app.reason else "")
-            for app in found.apps
+            for app in planned.apps
             if not app.after and not app.end
         ],
-        before=found.before,
-        after=found.after,
-        rounds=found.rounds,
+        before=planned.before,
+        after=planned.after,
+        rounds=planned.rounds,
     )
-    return answer(made, found.seq, pack=pack)
+    return answer(made, planned.seq, pack=pack)
 
 
 async def list_forecasts(call: Call[ForecastsQuery, None]) -> Answer:
@@ -448,15 +463,15 @@ async def list_forecasts(call: Call[ForecastsQuery, None]) -> Answer:
         ][: query.limit + 1]
 
     if seq is None:
-        found = await services.follower.look(waiting)
+        forecasts = await services.follower.look(waiting)
     else:
-        found = await services.moments.look(seq, waiting)
-    shown = found[: query.limit]
+        forecasts = await services.moments.look(seq, waiting)
+    shown = forecasts[: query.limit]
     items: list[Forecast] = []
     if shown:
         now = services.clock() if seq is None else 0
         items = await services.lives.ask(Subject(shown[0][0]), upto, partial(_forecasts, shown, now))
-    after = str(shown[-1][2]) if len(found) > query.limit else None
+    after = str(shown[-1][2]) if len(forecasts) > query.limit else None
     return answer(Page(items=items, next=after, previous=None, position=str(upto)), upto, pack=call.packs)
 
 
@@ -511,7 +526,7 @@ async def fork_log(call: Call[Seen, ForkAsked]) -> Answer:
         now = 0 if services.options.archive or moment is not None else services.clock()
         try:
             async with asyncio.timeout(seconds):
-                found = await fork_view(
+                forked = await fork_view(
                     services.follower.log, moment, changes, now=now, horizon_s=body.horizon_s, width=body.width
                 )
         except TimeoutError:
@@ -520,7 +535,7 @@ async def fork_log(call: Call[Seen, ForkAsked]) -> Answer:
                 "`dorm whatif`, which has no such bound",
                 code="api.too_slow",
             ) from None
-    return await asyncio.to_thread(answer, found, found.position, pack=call.packs)
+    return await asyncio.to_thread(answer, forked, forked.position, pack=call.packs)
 
 
 WHATIF_ROUTES = [

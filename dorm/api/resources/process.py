@@ -115,16 +115,16 @@ async def health(call: Call[Parameters, None]) -> Answer:
 
 async def ready(call: Call[Parameters, None]) -> Answer:
     """Whether it follows the log closely: 503 until then, for load balancers."""
-    found = health_of(call.services)
-    return answer(found, call.services.follower.seq, status=200 if found.status == "ok" else 503)
+    health = health_of(call.services)
+    return answer(health, call.services.follower.seq, status=200 if health.status == "ok" else 503)
 
 
 async def masters(call: Call[Parameters, None]) -> Answer:
     """The leader, from the masters' lease and the log, and the followers, from their own answers of a few seconds ago."""
     await settled(call)
     row = call.services.masters.row()
-    found = await call.services.follower.look(lambda state: (state.seq, row(state)), masters.__qualname__)
-    return answer(Masters(position=str(found[0]), leader=found[1]), found[0])
+    leader = await call.services.follower.look(lambda state: (state.seq, row(state)), masters.__qualname__)
+    return answer(Masters(position=str(leader[0]), leader=leader[1]), leader[0])
 
 
 async def app_schema(call: Call[Parameters, None]) -> Answer:
@@ -161,11 +161,11 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 async def session_code(call: Call[Parameters, None]) -> Answer:
     """A code with which a browser signs in as the user of the token that makes this request.  It is good for one use, within a
     minute, and only at the process that made it."""
-    found = secret_of(call.request)
-    if found is None:
+    secret = secret_of(call.request)
+    if secret is None:
         raise Unauthorized("a code is made for a token: send one as `Authorization: Bearer SECRET`")
     services = call.services
-    code = services.door.codes.make(found[1])
+    code = services.door.codes.make(secret[1])
     return answer(Code(code=code, expires_s=CODE_S), services.follower.seq, headers={"Cache-Control": "no-store"})
 
 
@@ -227,10 +227,10 @@ async def metrics(call: Call[Parameters, None]) -> Answer:
     def of(state: State) -> tuple[int, list[Metric]]:
         return state.seq, services.counted.metrics(state, now)
 
-    seq, found = await services.follower.look(of)
-    found += log_metrics(LogFigures(services.follower.end, None), seq)
-    found += process_metrics()
-    return Answer(await asyncio.to_thread(exposition, found), str(seq), media=CONTENT_TYPE)
+    seq, samples = await services.follower.look(of)
+    samples += log_metrics(LogFigures(services.follower.end, None), seq)
+    samples += process_metrics()
+    return Answer(await asyncio.to_thread(exposition, samples), str(seq), media=CONTENT_TYPE)
 
 
 METRICS_ROUTES = [Route("GET", "/metrics", metrics, "Metrics for Prometheus", media=(CONTENT_TYPE.partition(";")[0],))]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Malformed
-from dorm.api.handlers import Seen, Stored, requester, seen, stored
+from dorm.api.handlers import Seen, Stored, answer_from_state, requester, stored
 from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import steering
 from dorm.client.errors import Refused
@@ -40,7 +40,7 @@ IF_MATCH = "If-Match"
 _MATCH = r'^(\*|(W/)?"[0-9a-f]{16}")$'
 MATCHED = Header(IF_MATCH, "The `ETag` of the spec that the edit was made from; `*` stands for any.", _MATCH, 24)
 _TRIES = 3
-"""How often a patch is applied again after a concurrent edit."""
+"""Number of times that a patch is applied again after a concurrent edit."""
 
 
 class SpecDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ async def get_spec(call: Call[Seen, None]) -> Answer:
 
     def build(state: State) -> Answer:
         app = find_app(state, call.path("app"), call.user)
-        found = SpecDocument(
+        document = SpecDocument(
             id=app.id,
             name=app.name,
             position=str(state.seq),
@@ -80,9 +80,9 @@ async def get_spec(call: Call[Seen, None]) -> Answer:
             tag=fingerprint(app.owners_spec),
             spec=document_of(app.owners_spec),
         )
-        return answer(found, state.seq, headers={"ETag": f'"{found.tag}"'})
+        return answer(document, state.seq, headers={"ETag": f'"{document.tag}"'})
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def replace_spec(call: Call[Parameters, dict[str, Any]]) -> Answer:
@@ -124,8 +124,8 @@ class _Before(NamedTuple):
     def edited(self, app: App, stored: int) -> Answer:
         tag = fingerprint(app.owners_spec)
         restarts = self.runs and bool(differing(self.spec, app.owners_spec).by_restart)
-        found = Edited(position=str(stored), id=app.id, revision=app.revision, tag=tag, restarts=restarts)
-        return answer(found, stored, status=202, headers={"ETag": f'"{tag}"'})
+        body = Edited(position=str(stored), id=app.id, revision=app.revision, tag=tag, restarts=restarts)
+        return answer(body, stored, status=202, headers={"ETag": f'"{tag}"'})
 
 
 def _tag(call: Call[Any, Any]) -> str | None:
@@ -160,6 +160,8 @@ ROUTES = [
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An edit: one of the two."""
+
+    ONE_OF: ClassVar = ("spec", "patch")
 
     spec: dict[str, Any] | None = None
     """A whole spec, as for `PUT /v1/apps/{app}/spec`."""
@@ -201,8 +203,8 @@ async def try_edit(call: Call[Parameters, Edit]) -> Answer:
         await services.follower.latest(services.options.limits.behind_s)
         state = await services.moments.present()
         work = partial(_tried, state, max(state.time, services.clock()), call.path("app"), call.user, body)
-        found = await services.heavy.run(work)
-        return await services.heavy.run(partial(answer, found, state.seq, pack=call.packs))
+        trial = await services.heavy.run(work)
+        return await services.heavy.run(partial(answer, trial, state.seq, pack=call.packs))
 
 
 def _tried(state: State, now: int, name: str, user: str, body: Edit) -> TriedEdit:
@@ -268,8 +270,8 @@ async def restart_app(call: Call[Parameters, Restart]) -> Answer:
         before = await client.app(call.path("app"))
         app = await steering.restart(client, before.id, fresh=body.fresh, fall_back=body.fall_back, reason=body.reason)
         checkpoint = None if body.fresh else before.checkpoint
-        found = Restarted(position=str(client.stored), id=app.id, was=before.phase, checkpoint=checkpoint)
-        return stored(found, client)
+        restarted = Restarted(position=str(client.stored), id=app.id, was=before.phase, checkpoint=checkpoint)
+        return stored(restarted, client)
 
 
 RESTART_ROUTES = [

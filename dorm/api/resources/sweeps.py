@@ -118,19 +118,19 @@ async def list_sweeps(call: Call[SweepsQuery, None]) -> Answer:
     query, own = call.query, call.services.door.own_only(call.user)
 
     def build(state: State, newest: Newest) -> Page[SweepItem]:
-        found = [SweepItem(**_fields(apps, state.time)) for apps in sweeps(state).values()]
+        all_items = [SweepItem(**_fields(apps, state.time)) for apps in sweeps(state).values()]
         wanted = sorted(
             (
-                one
-                for one in found
-                if int(one.position) > query.after
-                and (query.ended or not one.ended)
-                and query.user in (None, one.user, one.tenant)
-                and own in (None, one.tenant)
+                item
+                for item in all_items
+                if int(item.position) > query.after
+                and (query.ended or not item.ended)
+                and query.user in (None, item.user, item.tenant)
+                and own in (None, item.tenant)
             ),
-            key=lambda one: (int(one.position), one.name),
+            key=lambda item: (int(item.position), item.name),
         )
-        items, after = paged(wanted, lambda one: one.position, query.limit)
+        items, after = paged(wanted, lambda item: item.position, query.limit)
         return Page(items=items, next=after, previous=None, position=str(state.seq))
 
     return await with_newest(call, build)
@@ -180,9 +180,9 @@ async def cancel_sweep(call: Call[Parameters, Why]) -> Answer:
     """All apps that have not ended, waiting apps first.  A request that still submits the sweep ends with an error."""
     name = call.path("sweep")
     async with requester(call) as client:
-        asked = await cancelling.cancel(client, name, call.body.reason)
-        client.stored = asked.position
-        return stored(CancelledSweep(position=str(asked.position), name=name, apps=len(asked.apps)), client)
+        cancelled = await cancelling.cancel(client, name, call.body.reason)
+        client.stored = cancelled.position
+        return stored(CancelledSweep(position=str(cancelled.position), name=name, apps=len(cancelled.apps)), client)
 
 
 _NAMED = (Link("get_sweep", "sweep", "$response.body#/name"), Link("cancel_sweep", "sweep", "$response.body#/name"))

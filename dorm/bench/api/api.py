@@ -34,7 +34,7 @@ from events.nats.connection import Connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
 T = TypeVar("T")
 
@@ -55,35 +55,35 @@ class Sizes(NamedTuple):
     """How much is measured."""
 
     seconds: float = 30.0
-    """Of each part."""
+    """Duration of each part."""
     nodes: int = 20
     events_per_s: float = 100.0
     reads_per_s: float = 200.0
     submissions_per_s: float = 5.0
     readers: int = 1000
     records: int = 1_000_000
-    """Of the long log; 0 for none."""
+    """Length of the long log; 0 for none."""
     moments: int = 60
     parts: tuple[str, ...] = PARTS
-    """Of PARTS.  Those with a browser are left out if there is none."""
+    """Measured parts of PARTS.  Those with a browser are left out if there is none."""
 
 
 QUICK = Sizes(seconds=6.0, readers=200, records=60_000, moments=15, parts=("live", "moments"))
 
 
-async def bench_api(sizes: Sizes, *, tell: Tell) -> Report:
+async def bench_api(sizes: Sizes, *, progress: Progress) -> Report:
     """Measure.  Raises BenchError, EmbeddedError."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
     if "live" in sizes.parts or "browser" in sizes.parts:
         with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
-            figures |= await _live(Path(folder), sizes, tell)
+            figures |= await _live(Path(folder), sizes, progress)
     if "moments" in sizes.parts and sizes.records:
         with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
-            figures |= await _long(Path(folder), sizes, tell)
+            figures |= await _long(Path(folder), sizes, progress)
     if "page" in sizes.parts:
         with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
-            figures |= await _page(Path(folder), tell)
+            figures |= await _page(Path(folder), progress)
     settings: dict[str, Any] = {
         **sizes._asdict(),
         "reads": list(callers.READS),
@@ -92,17 +92,17 @@ async def bench_api(sizes: Sizes, *, tell: Tell) -> Report:
     return Report("api", machine, settings, figures)
 
 
-async def _page(folder: Path, tell: Tell) -> dict[str, Figure]:
-    tell("the dashboard of a large cluster, in a browser")
-    found = {"page_kb": figure(page_bytes() / 1000, "kB", GOALS["page_kb"])}
+async def _page(folder: Path, progress: Progress) -> dict[str, Figure]:
+    progress("the dashboard of a large cluster, in a browser")
+    figures = {"page_kb": figure(page_bytes() / 1000, "kB", GOALS["page_kb"])}
     try:
         smaller = await measure(folder, 500, 200)
         drawn = await measure(folder)
     except BenchError as error:
-        tell(f"the dashboard is not drawn: {error}")
-        return found
+        progress(f"the dashboard is not drawn: {error}")
+        return figures
     return {
-        **found,
+        **figures,
         "page_frame_p95_ms": figure(drawn.page_frame_p95_ms, "ms", GOALS["page_frame_p95_ms"]),
         "page_frame_max_ms": figure(drawn.page_frame_max_ms, "ms"),
         "page_frame_500_apps_p95_ms": figure(smaller.page_frame_p95_ms, "ms", GOALS["page_frame_p95_ms"]),
@@ -110,44 +110,47 @@ async def _page(folder: Path, tell: Tell) -> dict[str, Figure]:
     }
 
 
-async def _live(folder: Path, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
+async def _live(folder: Path, sizes: Sizes, progress: Progress) -> dict[str, Figure]:
     async with log_server(folder / "nats", synced=True) as server:
         connection = await Connection.open(server.url, CLUSTER, create=True)
         try:
             load = Load(connection, sizes.nodes, sizes.events_per_s)
-            async with master(folder, server.url) as one, load.running(), api(folder, server.url) as served:
-                tell("warming up")
+            async with master(folder, server.url) as leader, load.running(), api(folder, server.url) as served:
+                progress("warming up")
                 await asyncio.sleep(min(sizes.seconds, 5.0))
-                cluster = Cluster(connection, server, one, served)
-                found = await _measured(cluster, sizes, tell) if "live" in sizes.parts else {}
-                return found | (await _browser(cluster, sizes, tell) if "browser" in sizes.parts else {})
+                cluster = Cluster(connection, server, leader, served)
+                figures = await _measured(cluster, sizes, progress) if "live" in sizes.parts else {}
+                return figures | (await _browser(cluster, sizes, progress) if "browser" in sizes.parts else {})
         finally:
             await connection.close()
 
 
-async def _browser(cluster: Cluster, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
+async def _browser(cluster: Cluster, sizes: Sizes, progress: Progress) -> dict[str, Figure]:
     try:
-        lags = await browser_lags(cluster.connection, cluster.api.url, sizes.seconds, tell)
-        resizes = await resize_lags(cluster.connection, cluster.api.url, sizes.seconds, tell)
+        lags = await browser_lags(cluster.connection, cluster.api.url, sizes.seconds, progress)
+        resizes = await resize_lags(cluster.connection, cluster.api.url, sizes.seconds, progress)
     except BenchError as error:
         if error.code != "package.missing":
             raise
-        tell(f"nothing is drawn in a browser: {error}")
+        progress(f"nothing is drawn in a browser: {error}")
         return {}
-    found = spread("event_to_browser", lags) | spread("resize_to_picture", resizes)
-    found["resize_to_picture_max_s"] = figure(max(resizes), "s")
-    return {name: one if name not in GOALS else figure(one.value, one.unit, GOALS[name]) for name, one in found.items()}
+    figures = spread("event_to_browser", lags) | spread("resize_to_picture", resizes)
+    figures["resize_to_picture_max_s"] = figure(max(resizes), "s")
+    return {
+        name: value if name not in GOALS else figure(value.value, value.unit, GOALS[name])
+        for name, value in figures.items()
+    }
 
 
-async def _measured(cluster: Cluster, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
+async def _measured(cluster: Cluster, sizes: Sizes, progress: Progress) -> dict[str, Figure]:
     url, seconds = cluster.api.url, sizes.seconds
-    tell(f"reads, {sizes.reads_per_s:g} a second")
+    progress(f"reads, {sizes.reads_per_s:g} a second")
     before = cluster.cpu_s()
     read = await _apart(callers.reads, url, sizes.reads_per_s, seconds)
     shares = _cores("reads", before, cluster.cpu_s(), read.cpu_s, seconds)
-    tell(f"submissions, {sizes.submissions_per_s:g} a second")
+    progress(f"submissions, {sizes.submissions_per_s:g} a second")
     sent = await _apart(callers.submissions, url, sizes.submissions_per_s, seconds)
-    rounds = await measured_rounds(cluster, sizes.readers, seconds, tell)
+    rounds = await measured_rounds(cluster, sizes.readers, seconds, progress)
     return _figures(read.seconds, sent.seconds) | rounds.figures(GOALS) | shares
 
 
@@ -168,33 +171,33 @@ def _figures(read: list[float], sent: list[float]) -> dict[str, Figure]:
     }
 
 
-async def _long(folder: Path, sizes: Sizes, tell: Tell) -> dict[str, Figure]:
-    tell("playing a cluster")
-    one = await asyncio.to_thread(stretch, min(10_000, sizes.records))
+async def _long(folder: Path, sizes: Sizes, progress: Progress) -> dict[str, Figure]:
+    progress("playing a cluster")
+    played = await asyncio.to_thread(stretch, min(10_000, sizes.records))
     async with log_server(folder / "nats", synced=False) as server:
         connection = await Connection.open(server.url, CLUSTER, create=True)
         try:
-            await fill(connection, one, sizes.records, tell)
-            tell("snapshots, as a master would have taken them")
+            await fill(connection, played, sizes.records, progress)
+            progress("snapshots, as a master would have taken them")
             await keep_snapshots(connection, sizes.records)
         finally:
             await connection.close()
         async with api(folder, server.url) as served:
-            tell(f"{sizes.moments} moments of {sizes.records:,} records")
+            progress(f"{sizes.moments} moments of {sizes.records:,} records")
             chance = random.Random(0)
             seqs = [chance.randint(1, sizes.records) for _ in range(sizes.moments)]
             took = await _apart(callers.moments, served.url, seqs)
     name = "state_at_1m" if sizes.records == 1_000_000 else "state_at"
-    found = spread(name, took)
+    figures = spread(name, took)
     p95 = f"{name}_p95_s"
-    return {**found, p95: figure(found[p95].value, "s", GOALS["state_at_long_log_p95_s"])}
+    return {**figures, p95: figure(figures[p95].value, "s", GOALS["state_at_long_log_p95_s"])}
 
 
 async def _apart(function: Callable[..., Iterable[Any]], *arguments: Any) -> Any:
     """Return what a function yields in its own process."""
 
     def work() -> Any:
-        (found,) = items_of([(function, arguments)])
-        return found
+        (result,) = items_of([(function, arguments)])
+        return result
 
     return await asyncio.to_thread(work)

@@ -18,7 +18,7 @@ from events.kinds import AppAccepted, Resized, Round
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from events.log.records import Record
     from events.nats.connection import Connection
 
@@ -62,24 +62,24 @@ async def _opened(address: str, script: str = "") -> AsyncIterator[Any]:
             await browser.close()
 
 
-async def browser_lags(connection: Connection, url: str, seconds: float, tell: Tell) -> list[float]:
+async def browser_lags(connection: Connection, url: str, seconds: float, progress: Progress) -> list[float]:
     """Submit an app a second, and return how long after its acceptance was stored each was drawn, in seconds.  Raises
     BenchError, also where there is no browser."""
-    found: list[float] = []
+    lags: list[float] = []
     count = max(1, int(seconds / _EACH_S))
     async with _opened(f"{url}/#/apps?find=drawn-", _WATCH) as tab, aiohttp.ClientSession(base_url=url) as session:
         for number in range(count):
-            tell(f"apps drawn in a browser, {number} of {count}")
-            found.append(await _one(connection, session, tab, number))
+            progress(f"apps drawn in a browser, {number} of {count}")
+            lags.append(await _one(connection, session, tab, number))
             await asyncio.sleep(_EACH_S)
-    return found
+    return lags
 
 
-async def resize_lags(connection: Connection, url: str, seconds: float, tell: Tell) -> list[float]:
+async def resize_lags(connection: Connection, url: str, seconds: float, progress: Progress) -> list[float]:
     """Watch the cluster for so long, and return how long after each decision that resized apps was stored the picture of the
     nodes showed it, in seconds.  Raises BenchError, also where there is no browser."""
     async with _opened(f"{url}/#/cluster") as tab:
-        tell("resizes drawn in a browser")
+        progress("resizes drawn in a browser")
         await tab.wait_for_selector(".gridcanvas[data-position]")
         await tab.evaluate(_POSITIONS)
         begin = await connection.log.end()

@@ -63,7 +63,7 @@ def reads(url: str, per_s: float, seconds: float) -> Iterator[Took]:
 
 
 async def _reads(url: str, per_s: float, seconds: float) -> list[float]:
-    found: list[float] = []
+    lags: list[float] = []
     loop = asyncio.get_running_loop()
     async with aiohttp.ClientSession(base_url=url, connector=aiohttp.TCPConnector(limit=64)) as session:
 
@@ -72,18 +72,18 @@ async def _reads(url: str, per_s: float, seconds: float) -> list[float]:
                 await answer.read()
                 if answer.status != 200:
                     raise BenchError(f"{path} was answered with {answer.status}", code="bench.wrong_answer")
-            found.append(loop.time() - due)
+            lags.append(loop.time() - due)
 
         for path in READS:
             await one(path, loop.time())
-        found.clear()
+        lags.clear()
         async with asyncio.TaskGroup() as tasks:
             due = loop.time()
             for number in range(int(per_s * seconds)):
                 tasks.create_task(one(READS[number % len(READS)], due))
                 due += 1 / per_s
                 await asyncio.sleep(max(0.0, due - loop.time()))
-    return found
+    return lags
 
 
 def submissions(url: str, per_s: float, seconds: float) -> Iterator[Took]:
@@ -93,7 +93,7 @@ def submissions(url: str, per_s: float, seconds: float) -> Iterator[Took]:
 
 
 async def _submissions(url: str, per_s: float, seconds: float) -> list[float]:
-    found: list[float] = []
+    times: list[float] = []
     async with aiohttp.ClientSession(base_url=url) as session:
         for number in range(int(per_s * seconds)):
             began = time.perf_counter()
@@ -104,9 +104,9 @@ async def _submissions(url: str, per_s: float, seconds: float) -> list[float]:
                 if answer.status != 409:
                     raise BenchError(f"a submission was answered with {answer.status}", code="bench.wrong_answer")
             took = time.perf_counter() - began
-            found.append(took)
+            times.append(took)
             await asyncio.sleep(max(0.0, 1 / per_s - took))
-    return found
+    return times
 
 
 def streams(url: str, readers: int, seconds: float) -> Iterator[int | Lags]:
@@ -119,14 +119,14 @@ def streams(url: str, readers: int, seconds: float) -> Iterator[int | Lags]:
         loop.run_until_complete(_drain(others, _SETTLING_S))  # They have caught up.
         yield len(opened)
         cpu_s = time.process_time()
-        for one in opened:
-            one.begin()
+        for reader in opened:
+            reader.begin()
         loop.run_until_complete(_drain(others, seconds))
-        counts = [one.count for one in opened]
-        lags = [lag for one in measuring for lag in one.lags]
-        yield Lags(lags, min(counts), max(counts), sum(one.over for one in opened), time.process_time() - cpu_s)
-        for one in opened:
-            one.close()
+        counts = [reader.count for reader in opened]
+        lags = [lag for reader in measuring for lag in reader.lags]
+        yield Lags(lags, min(counts), max(counts), sum(reader.over for reader in opened), time.process_time() - cpu_s)
+        for reader in opened:
+            reader.close()
     finally:
         loop.close()
 
@@ -218,7 +218,7 @@ class _Reader(asyncio.Protocol):
         self.opened.set()
         self.count += data.count(_EVENT)
         now = time.time()
-        self.lags += [now - _seconds(one) for one in _AT.findall(data)]
+        self.lags += [now - _seconds(stamp) for stamp in _AT.findall(data)]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.over = True
@@ -242,7 +242,7 @@ def moments(url: str, seqs: list[int]) -> Iterator[list[float]]:
 
 
 async def _moments(url: str, seqs: list[int]) -> list[float]:
-    found: list[float] = []
+    times: list[float] = []
     async with aiohttp.ClientSession(base_url=url) as session:
         for seq in seqs:
             began = time.perf_counter()
@@ -250,5 +250,5 @@ async def _moments(url: str, seqs: list[int]) -> list[float]:
                 await answer.read()
                 if answer.status != 200:
                     raise BenchError(f"moment {seq} was answered with {answer.status}", code="bench.wrong_answer")
-            found.append(time.perf_counter() - began)
-    return found
+            times.append(time.perf_counter() - began)
+    return times

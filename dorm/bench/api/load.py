@@ -52,7 +52,7 @@ class Load:
         """Publish for the length of the block."""
         for number, node in enumerate(self._nodes):
             ports = (20_000 + 10 * number, 20_009 + 10 * number)
-            await self._say(NodeJoined(node=node, address="127.0.0.1", capacity=_CAPACITY, ports=ports), node)
+            await self._append(NodeJoined(node=node, address="127.0.0.1", capacity=_CAPACITY, ports=ports), node)
         tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._publish())]
         try:
             yield
@@ -61,7 +61,7 @@ class Load:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _say(self, event: Event, who: str) -> int:
+    async def _append(self, event: Event, who: str) -> int:
         subject = subjects.fact(self._connection.cluster, type(event).__name__, who)
         return (await self._connection.log.append(subject, encode(event), msg_id=event.id)).seq
 
@@ -85,29 +85,29 @@ class Load:
         if number % _APP_EVERY:
             app = self._apps[number % len(self._apps)] if self._apps else "none"
             node = self._nodes[number % len(self._nodes)]
-            await self._say(AppProgressed(app=app, generation=1, step=number, samples_per_s=1.0), node)
+            await self._append(AppProgressed(app=app, generation=1, step=number, samples_per_s=1.0), node)
             return
         spec: dict[str, Any] = {"name": f"load-{number}", "command": ["work"], "demand": {"cpu": 4}, "n_max": 4}
         id = f"load.{number}"
-        await self._say(AppSubmitted(id=id, spec=spec), "load")
+        await self._append(AppSubmitted(id=id, spec=spec), "load")
         self._apps.append(app_id(spec["name"], id))
         if len(self._apps) > _ALIVE:
-            await self._say(AppCancelRequested(app=self._apps.pop(0)), "load")
+            await self._append(AppCancelRequested(app=self._apps.pop(0)), "load")
 
 
 async def round_times(connection: Connection, after: int) -> list[float]:
     """Return how long each submission of the load after a record waited for the round that answered it, in seconds."""
-    asked: dict[str, int] = {}
-    found: list[float] = []
+    submitted: dict[str, int] = {}
+    times: list[float] = []
     async with contextlib.aclosing(connection.log.read(after=after)) as batches:
         async for batch in batches:
             for record in batch:
                 event = decode(record)
                 if isinstance(event, AppSubmitted) and event.by == "load":
-                    asked[event.id] = record.time
-                found += [
+                    submitted[event.id] = record.time
+                times += [
                     (record.time - begun) / 1e9
                     for fact in (event.events if isinstance(event, Round) else ())
-                    if isinstance(fact, AppAccepted) and (begun := asked.pop(fact.submission, 0))
+                    if isinstance(fact, AppAccepted) and (begun := submitted.pop(fact.submission, 0))
                 ]
-    return found
+    return times

@@ -77,9 +77,11 @@ async def log_server(folder: Path, *, synced: bool) -> AsyncIterator[Running]:
 
 
 @contextlib.asynccontextmanager
-async def _process(log: Path, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _process(log: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     with await asyncio.to_thread(log.open, "wb") as out:
-        process = await asyncio.create_subprocess_exec(*_DORM, *words, stdout=out, stderr=out, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *_DORM, *arguments, stdout=out, stderr=out, start_new_session=True
+        )
     try:
         yield process
     finally:
@@ -95,8 +97,8 @@ async def _process(log: Path, *words: str) -> AsyncIterator[asyncio.subprocess.P
 
 @contextlib.asynccontextmanager
 async def master(folder: Path, url: str) -> AsyncIterator[Running]:
-    words = ("master", "--url", url, "--cluster", CLUSTER, "--key", str(folder / "master.nk"))
-    async with _process(folder / "master.log", *words) as process:
+    arguments = ("master", "--url", url, "--cluster", CLUSTER, "--key", str(folder / "master.nk"))
+    async with _process(folder / "master.log", *arguments) as process:
         yield Running(process.pid)
 
 
@@ -104,8 +106,8 @@ async def master(folder: Path, url: str) -> AsyncIterator[Running]:
 async def api(folder: Path, url: str) -> AsyncIterator[Running]:
     """Yield the API, once it has read the log.  Raises BenchError."""
     listen = f"{HOST}:{free_port(HOST)}"
-    words = ("serve", "--listen", listen, "--url", url, "--cluster", CLUSTER)
-    async with _process(folder / "api.log", *words) as process:
+    arguments = ("serve", "--listen", listen, "--url", url, "--cluster", CLUSTER)
+    async with _process(folder / "api.log", *arguments) as process:
         psutil.Process(process.pid).nice(NICE)  # As `dorm up` starts it.
         await _ready(f"http://{listen}", process)
         yield Running(process.pid, f"http://{listen}")

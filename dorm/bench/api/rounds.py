@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from dorm.bench.api.processes import Cluster
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
 
 TURNS = 8
 """Turns without readers, and as many with them."""
@@ -39,9 +39,9 @@ class _Turn(NamedTuple):
     """What happened in one turn."""
 
     rounds: list[float]
-    """How long each took, in seconds."""
+    """Time that each took, in seconds."""
     cores: dict[str, float]
-    """How many cores each process used, on average."""
+    """Number of cores that each process used, on average."""
     waited: float
     """The part of the time for which the master had work and no processor."""
 
@@ -92,7 +92,7 @@ class Rounds(NamedTuple):
 
 
 def _all(turns: list[_Turn]) -> list[float]:
-    return [one for turn in turns for one in turn.rounds]
+    return [round_s for turn in turns for round_s in turn.rounds]
 
 
 def _mean(values: list[float]) -> float:
@@ -106,36 +106,36 @@ def _cores(when: str, turns: list[_Turn]) -> dict[str, Figure]:
     }
 
 
-async def measured_rounds(cluster: Cluster, readers: int, seconds: float, tell: Tell) -> Rounds:
+async def measured_rounds(cluster: Cluster, readers: int, seconds: float, progress: Progress) -> Rounds:
     """Measure for so many seconds without readers, and as long with them.  Raises BenchError."""
-    found, each_s = Rounds([], [], []), seconds / TURNS
+    rounds, each_s = Rounds([], [], []), seconds / TURNS
     for turn in range(TURNS):
-        tell(f"the master's rounds, without readers and with {readers:,}: turn {turn + 1} of {TURNS}")
+        progress(f"the master's rounds, without readers and with {readers:,}: turn {turn + 1} of {TURNS}")
         if turn % 2:  # Neither kind is always the later one.
-            await _with(cluster, readers, each_s, found)
-        await _without(cluster, each_s, found)
+            await _with(cluster, readers, each_s, rounds)
+        await _without(cluster, each_s, rounds)
         if not turn % 2:
-            await _with(cluster, readers, each_s, found)
-    return found
+            await _with(cluster, readers, each_s, rounds)
+    return rounds
 
 
-async def _without(cluster: Cluster, seconds: float, found: Rounds) -> None:
+async def _without(cluster: Cluster, seconds: float, rounds: Rounds) -> None:
     begun = await _begin(cluster)
     await asyncio.sleep(seconds)
-    found.alone.append(await _end(cluster, begun))
+    rounds.alone.append(await _end(cluster, begun))
 
 
-async def _with(cluster: Cluster, readers: int, seconds: float, found: Rounds) -> None:
+async def _with(cluster: Cluster, readers: int, seconds: float, rounds: Rounds) -> None:
     reading = items_of([(streams, (cluster.api.url, readers, seconds))])
     try:
         await asyncio.to_thread(next, reading)  # All of them are open.
         begun = await _begin(cluster)
         lags = await asyncio.to_thread(next, reading)
         assert isinstance(lags, Lags)
-        found.together.append(await _end(cluster, begun, callers_s=lags.cpu_s))
+        rounds.together.append(await _end(cluster, begun, callers_s=lags.cpu_s))
     finally:
         await asyncio.to_thread(reading.close)
-    found.lags.append(lags)
+    rounds.lags.append(lags)
 
 
 class _Begun(NamedTuple):

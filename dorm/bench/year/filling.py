@@ -66,13 +66,13 @@ class Filler:
         expected, answered = self._waiting[0]
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                found = await answered
+                seq = await answered
         except TimeoutError:
             raise BenchError("the NATS server stores nothing more", code="bench.no_answer") from None
         self._waiting.popleft()
-        if found != expected:
+        if seq != expected:
             raise BenchError(
-                f"record {expected:,} was stored as {found:,}: the server dropped some before it",
+                f"record {expected:,} was stored as {seq:,}: the server dropped some before it",
                 code="bench.wrong_answer",
             )
 

@@ -57,7 +57,7 @@ from replay.whole_file import in_thread
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
     from dorm.bench.year.filling import Filler
 
 _CLUSTER = "bench"
@@ -121,7 +121,7 @@ class _Grown:
         )  # fmt: skip
 
 
-async def bench_year(*, records: int, chunk: int, tell: Tell) -> Report:
+async def bench_year(*, records: int, chunk: int, progress: Progress) -> Report:
     """Measure a log of this many records that is rotated after each `chunk` of them.  Raises BenchError, EmbeddedError, and
     what a log raises."""
     machine = this_machine()
@@ -129,7 +129,7 @@ async def bench_year(*, records: int, chunk: int, tell: Tell) -> Report:
         server = EmbeddedServer(Path(folder, "nats"), synced=False)
         await server.start()
         try:
-            looks, spent = await _grow(server, Path(folder), records, chunk, tell)
+            looks, spent = await _grow(server, Path(folder), records, chunk, progress)
             archives = await asyncio.to_thread(_bytes_of, Path(folder, "archives"), "*.dorm")
         finally:
             await server.stop()
@@ -174,10 +174,10 @@ def _figures(looks: Sequence[_Look], spent: _Spent, archives: int) -> dict[str, 
 
 
 async def _grow(
-    server: EmbeddedServer, folder: Path, records: int, chunk: int, tell: Tell
+    server: EmbeddedServer, folder: Path, records: int, chunk: int, progress: Progress
 ) -> tuple[list[_Look], _Spent]:
     """Return the readers' measurements, and where the time went."""
-    one = await asyncio.to_thread(stretch)
+    played = await asyncio.to_thread(stretch)
     grown, looks, filling_s, rotation_s, moved = _Grown(), [], 0.0, 0.0, 0
     process = psutil.Process(int(await asyncio.to_thread((folder / "nats" / "nats.pid").read_text)))
     async with _log(server, create=True) as connection, filling(server.url) as filler:
@@ -192,12 +192,12 @@ async def _grow(
         await _read(connection, grown, first.seq)
         await filler.forget_ids_after(_CLUSTER, _RETENTION_S)
         due = chunk
-        for batch in records_of(one, records):
+        for batch in records_of(played, records):
             began = time.perf_counter()
             batch = _shifted(batch, grown.chain.seq + 1 - batch[0].seq)
             await _fill(connection, filler, grown, batch)
             filling_s += time.perf_counter() - began
-            tell(f"{batch[-1].seq:,} of {records:,} records")
+            progress(f"{batch[-1].seq:,} of {records:,} records")
             if batch[-1].seq < min(due, records):
                 continue
             due += chunk
@@ -206,7 +206,7 @@ async def _grow(
                 moved = cut.upto
             rotation_s += time.perf_counter() - began
             await _read(connection, grown, await connection.stream.end())
-            looks.append(await _look(server, process, tell))
+            looks.append(await _look(server, process, progress))
     if not moved:
         raise BenchError("nothing was rotated; take more records, or smaller chunks", code="bench.nothing_measured")
     return looks, _Spent(filling_s, rotation_s, moved)
@@ -219,19 +219,19 @@ async def _fill(connection: Connection, filler: Filler, grown: _Grown, batch: Se
         await filler.append(part)
         await _read(connection, grown, part[-1].seq if part else grown.chain.seq)
         if place is not None and grown.chain.seq == batch[0].seq + place - 1:
-            said = grown.seal()
-            await connection.log.append(subjects.rounds(_CLUSTER), encode(said), msg_id=said.id)
+            seal = grown.seal()
+            await connection.log.append(subjects.rounds(_CLUSTER), encode(seal), msg_id=seal.id)
 
 
 def _shifted(batch: list[Record], by: int) -> list[Record]:
     """Return the records shifted by this many sequences: the cuts of earlier rotations lie between them."""
-    found = []
+    shifted = []
     for record in batch if by else ():
         event, body = decode(record), record.body
         if isinstance(event, Round):
             body = encode(msgspec.structs.replace(event, basis=event.basis + by))
-        found.append(Record(record.seq + by, record.time, record.subject, body, record.msg_id))
-    return found or batch
+        shifted.append(Record(record.seq + by, record.time, record.subject, body, record.msg_id))
+    return shifted or batch
 
 
 def _place_of_seal(batch: Sequence[Record]) -> int | None:
@@ -260,16 +260,16 @@ async def _read(connection: Connection, grown: _Grown, upto: int) -> None:
         await drop_surplus(connection.stream)
 
 
-async def _look(server: EmbeddedServer, process: psutil.Process, tell: Tell) -> _Look:
+async def _look(server: EmbeddedServer, process: psutil.Process, progress: Progress) -> _Look:
     """Start as a master or a client does, and compute the state at moments all over the log."""
-    tell("looking at moments all over the log")
+    progress("looking at moments all over the log")
     began = time.perf_counter()
     async with _log(server) as connection:
-        found = await newest(connection.log)
-        if found is None:
+        snapshot = await newest(connection.log)
+        if snapshot is None:
             raise BenchError("there is no snapshot to start from", code="bench.wrong_answer")
         end = await connection.log.end()
-        await fold_on(connection.log, found[1], end)
+        await fold_on(connection.log, snapshot[1], end)
         startup_s = time.perf_counter() - began
         chance, times = random.Random(end), []
         for _ in range(_MOMENTS):
@@ -281,8 +281,8 @@ async def _look(server: EmbeddedServer, process: psutil.Process, tell: Tell) -> 
                     f"the state at {state.seq} is not as it was: {state.counters}", code="bench.wrong_answer"
                 )
         room = await connection.stream.room()
-    mine, servers = psutil.Process().memory_info().rss, process.memory_info().rss
-    return _Look(end, startup_s, percentile(times, 50), room.taken, mine, servers, len(found[1].apps))
+    own_bytes, server_bytes = psutil.Process().memory_info().rss, process.memory_info().rss
+    return _Look(end, startup_s, percentile(times, 50), room.taken, own_bytes, server_bytes, len(snapshot[1].apps))
 
 
 @contextlib.asynccontextmanager

@@ -57,9 +57,9 @@ def api(
     """
     from dorm.bench.api.api import PARTS, QUICK, Sizes, bench_api
 
-    for one in part or ():
-        if one not in PARTS:
-            raise WrongUsage(f"--part: there is no {one[:40]!r}; there are {', '.join(PARTS)}")
+    for name in part or ():
+        if name not in PARTS:
+            raise WrongUsage(f"--part: there is no {name[:40]!r}; there are {', '.join(PARTS)}")
     sizes = (
         QUICK
         if quick
@@ -67,6 +67,6 @@ def api(
     )
     if part:
         sizes = sizes._replace(parts=tuple(part))
-    with measuring("api", verbose) as tell:
-        report = run(unless_stopped(bench_api(sizes, tell=tell)))
+    with measuring("api", verbose) as report_progress:
+        report = run(unless_stopped(bench_api(sizes, progress=report_progress)))
     show_report(report, output)

@@ -45,9 +45,9 @@ def codec(
     """
     from dorm.bench.codec import bench_codec
 
-    with measuring("codec", verbose) as tell:
+    with measuring("codec", verbose) as report_progress:
         log = run(_read(file)) if file is not None else None
-        report = bench_codec(events=events, passes=passes, tell=tell, log=log)
+        report = bench_codec(events=events, passes=passes, progress=report_progress, log=log)
     show_report(report, output)
 
 
@@ -70,8 +70,10 @@ def bench_of_exec(
     """
     from dorm.bench.exec import bench_exec
 
-    with measuring("exec", verbose) as tell:
-        work = bench_exec(runs=runs, commands=commands, wanted=runtime.value, docker_url=docker, tell=tell)
+    with measuring("exec", verbose) as report_progress:
+        work = bench_exec(
+            runs=runs, commands=commands, wanted=runtime.value, docker_url=docker, progress=report_progress
+        )
         report = run(unless_stopped(work))
     show_report(report, output)
 
@@ -94,8 +96,10 @@ def submit(
     """
     from dorm.bench.submit import bench_submit
 
-    with measuring("submit", verbose) as tell:
-        report = run(unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, tell=tell)))
+    with measuring("submit", verbose) as report_progress:
+        report = run(
+            unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, progress=report_progress))
+        )
     show_report(report, output)
 
 
@@ -117,8 +121,10 @@ def resize(
     """
     from dorm.bench.resize import bench_resize
 
-    with measuring("resize", verbose) as tell:
-        report = run(unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)))
+    with measuring("resize", verbose) as report_progress:
+        report = run(
+            unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, progress=report_progress))
+        )
     show_report(report, output)
 
 

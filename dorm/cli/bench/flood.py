@@ -39,7 +39,7 @@ def bench_of_flood(
     """
     from dorm.bench.flood import bench_flood
 
-    with measuring("flood", verbose) as tell:
-        work = bench_flood(submissions=submissions, masters=masters, cores=cores, tell=tell)
+    with measuring("flood", verbose) as report_progress:
+        work = bench_flood(submissions=submissions, masters=masters, cores=cores, progress=report_progress)
         report = run_work(unless_stopped(work))
     show_report(report, output)

@@ -33,11 +33,11 @@ def show_report(report: Report, output: Format) -> None:
 
 def show_figures(report: Report) -> None:
     """Print a table of the figures, with their goals if they have one."""
-    words = {None: "", True: "yes", False: "no"}
+    answers = {None: "", True: "yes", False: "no"}
     rows = [
         {
             "name": name, "value": f"{figure.value:,.4g}" if figure.value < 1000 else f"{figure.value:,.0f}", "unit": figure.unit,
-            "goal": figure.goal or "", "reached": words[figure.reached],
+            "goal": figure.goal or "", "reached": answers[figure.reached],
         }
         for name, figure in report.figures.items()
     ]  # fmt: skip

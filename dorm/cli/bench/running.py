@@ -32,15 +32,15 @@ class Done(Protocol):
 def measuring(name: str, verbose: int) -> Iterator[Callable[[str], None]]:
     """Keep logs quiet while a bench runs, and show its progress."""
     configure(verbose, False, quiet_level=logging.ERROR, lasts=False)
-    with progress(name) as tell:
-        yield tell
+    with progress(name) as report:
+        yield report
 
 
 def show_measurements(name: str, bench: Callable[[Callable[[str], None]], Done], output: Format, verbose: int) -> None:
     """Run a bench that computes, and show its report; interrupted by Ctrl-C or SIGTERM, it reports its results so
     far."""
-    with measuring(name, verbose) as tell, solver_prints_elsewhere(), _sigterm_interrupts():
-        done = bench(tell)
+    with measuring(name, verbose) as report, solver_prints_elsewhere(), _sigterm_interrupts():
+        done = bench(report)
     show_report(done.report, output)
     end_if(done.interrupted)
 

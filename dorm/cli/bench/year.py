@@ -37,6 +37,6 @@ def year(
     """
     from dorm.bench.year.year import bench_year
 
-    with measuring("year", verbose) as tell, wrong_usage():
-        report = run(unless_stopped(bench_year(records=records, chunk=chunk, tell=tell)))
+    with measuring("year", verbose) as report_progress, wrong_usage():
+        report = run(unless_stopped(bench_year(records=records, chunk=chunk, progress=report_progress)))
     show_report(report, output)

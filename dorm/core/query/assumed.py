@@ -42,7 +42,7 @@ class NewNodes(msgspec.Struct, frozen=True):
 
 class Assumed(msgspec.Struct, frozen=True):
     """Assumptions, which happen in this order: settings, nodes that join, are removed, are drained, are used again;
-    apps that end, change, and new ones."""
+    apps that end, change, are held, released and restarted, and new ones."""
 
     settings: dict[str, Any] = {}
     """Parameters of the policy in force, and the master's times and folder by their names in the log; `policy` names another
@@ -55,10 +55,14 @@ class Assumed(msgspec.Struct, frozen=True):
     """Nodes whose drain ends."""
     cancelled: tuple[str, ...] = ()
     """Names or ids of apps."""
+    cancelled_sweeps: tuple[str, ...] = ()
+    """Names of sweeps, as `NAME` or `TENANT//NAME`."""
     updated: tuple[k.AppUpdated, ...] = ()
     """New bounds and weights."""
     edited: tuple[tuple[str, AppSpec], ...] = ()
     """Names or ids of apps, with the specs that they are to have."""
+    held: tuple[str, ...] = ()
+    released: tuple[str, ...] = ()
     restarted: tuple[str, ...] = ()
     specs: tuple[CheckedSpec, ...] = ()
 

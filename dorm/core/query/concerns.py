@@ -48,8 +48,12 @@ KINDS = tuple(sorted(kind.__name__ for kind in k.EVENTS if kind.KIND.stored != "
 """Kinds of events on a log; `Unknown` and `Unreadable` stand for what this build can't read."""
 
 
+NAMES_OF_KINDS = (*sorted(KINDS), *_STAND_INS)
+"""Kinds that a filter may name."""
+
+
 def known_kind(kind: str) -> bool:
-    return kind in KINDS or kind in _STAND_INS
+    return kind in NAMES_OF_KINDS
 
 
 class Concerns:

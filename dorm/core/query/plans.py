@@ -29,6 +29,7 @@ from dorm.core.policy_in_force import announced
 from dorm.core.query.assumed import Assumed, Figures, NewNodes, Plan, PlanError, PlannedApp, Round, UnknownSetting
 from dorm.core.query.in_force import change_for
 from dorm.core.query.standing import standings
+from dorm.core.query.sweeps import sweeps
 from dorm.core.query.views import paused_text, sizes, summary
 from dorm.core.resizable import undone_s
 from dorm.core.settings import parameters_in_force
@@ -313,8 +314,11 @@ class _Course:
         words += [self._drain(node) for node in assumed.drained]
         words += [self._use_again(node) for node in assumed.undrained]
         words += [self._cancel(app) for app in assumed.cancelled]
+        words += [self._cancel_sweep(sweep) for sweep in assumed.cancelled_sweeps]
         words += [self._update(change) for change in assumed.updated]
         words += [self._edit(app, spec) for app, spec in assumed.edited]
+        words += [self._hold(app) for app in assumed.held]
+        words += [self._release(app) for app in assumed.released]
         words += [self._restart(app) for app in assumed.restarted]
         self.settle()
         words += [self._submit(index, assumed.specs[index]) for index in _in_order(assumed.specs)]
@@ -408,6 +412,31 @@ class _Course:
         app = self._app(name)
         self.say(k.AppCancelRequested(app=app.id))
         return f"{app.name} cancelled"
+
+    def _cancel_sweep(self, wanted: str) -> str:
+        tenant, _, name = wanted.rpartition("//")
+        apps = [
+            app
+            for (owner, group), members in sweeps(self.state).items()
+            if group == name and tenant in ("", owner)
+            for app in members
+            if not app.ended
+        ]
+        if not apps:
+            raise PlanError(f"there is no sweep {wanted!r} with an app that has not ended", code="sweep.not_found")
+        for app in apps:
+            self.say(k.AppCancelRequested(app=app.id))
+        return f"{len(apps)} app{'' if len(apps) == 1 else 's'} of {name} cancelled"
+
+    def _hold(self, name: str) -> str:
+        app = self._app(name)
+        self.say(k.AppHoldRequested(app=app.id))
+        return f"{app.name} held"
+
+    def _release(self, name: str) -> str:
+        app = self._app(name)
+        self.say(k.AppReleaseRequested(app=app.id))
+        return f"{app.name} released"
 
     def _update(self, change: k.AppUpdated) -> str:
         app = self._app(change.app)

@@ -61,17 +61,17 @@ class Groups:
         self._build, self._send = build, send
         self._token = secrets.token_hex(8)
         self._tokens = {slot: self._token}
-        """Of this process and of the connected ones that build groups."""
+        """Tokens of this process and of the connected ones that build groups, by slot."""
         self._groups: dict[str, _Group] = {}
         self._exchanges: dict[str, Exchange] = {}
-        self._said: dict[str, dict[int, bool]] = {}
-        """By group and member: whether it has the group."""
+        self._answers: dict[str, dict[int, bool]] = {}
+        """Answers by group and member: True if it has the group."""
         self._ending: list[ProcessGroup] = []
         """Groups that nobody uses any more, and which could not be closed yet."""
         self._threads: list[threading.Thread] = []
         self._targets: set[Slots] = set()
         self._complete_at: dict[Slots, float] = {}
-        """When all members of a target were connected (monotonic seconds)."""
+        """Time at which all members of a target were connected (monotonic seconds)."""
         self._changed = threading.Condition()
 
     # Peers.
@@ -97,7 +97,7 @@ class Groups:
                 value = message.payload[0].tobytes() if message.payload else b""
                 self._exchange(message.group).take(message.key, value)
             elif isinstance(message, m.Built):
-                self._said.setdefault(message.group, {})[peer] = message.ok
+                self._answers.setdefault(message.group, {})[peer] = message.ok
                 group = self._groups.get(message.group)
                 if group is not None and not message.ok:
                     self._end(group)
@@ -116,7 +116,7 @@ class Groups:
             for group in [group for group in self._groups.values() if group.slots not in self._targets]:
                 self._end(group)
                 del self._groups[group.name], self._exchanges[group.name]
-                self._said.pop(group.name, None)  # The same processes may need a group again.
+                self._answers.pop(group.name, None)  # The same processes may need a group again.
         self._start()
 
     def ready(self, members: Iterable[int]) -> ProcessGroup | None:
@@ -139,9 +139,9 @@ class Groups:
                 return True
             if not set(slots) <= connected | {self.slot}:
                 return False
-            said = self._said.get(self._name(slots) or "", {})
+            answers = self._answers.get(self._name(slots) or "", {})
             since = self._complete_at.setdefault(slots, time.monotonic())
-            return not all(said.values()) or set(slots) <= said.keys() or time.monotonic() - since > SETTLE_S
+            return not all(answers.values()) or set(slots) <= answers.keys() or time.monotonic() - since > SETTLE_S
 
     def settle(self, settled: Callable[[], bool]) -> None:
         """Wait for something that follows from `settled`, at most `SETTLE_S`."""
@@ -158,7 +158,7 @@ class Groups:
                 return
             self._end(known)
             peers = set(known.slots) - {self.slot}
-        self._tell(peers, known.name, ok=False)
+        self._announce(peers, known.name, ok=False)
 
     def close(self) -> None:
         """End all groups, and wait for the threads that work on them."""
@@ -186,9 +186,9 @@ class Groups:
     def _exchange(self, name: str) -> Exchange:
         if name not in self._exchanges:
             unknown = [exchange for exchange in self._exchanges if exchange not in self._groups]
-            for one in unknown[: max(0, len(unknown) + 1 - _KEPT)]:
-                del self._exchanges[one]
-                self._said.pop(one, None)
+            for old in unknown[: max(0, len(unknown) + 1 - _KEPT)]:
+                del self._exchanges[old]
+                self._answers.pop(old, None)
             self._exchanges[name] = Exchange(lambda key, value: self._publish(name, key, value))
         return self._exchanges[name]
 
@@ -244,37 +244,37 @@ class Groups:
             wanted = not group.failed
             group.built = built if wanted else None
             peers = (set(self._tokens) | set(group.slots)) - {self.slot}
-            self._said.setdefault(group.name, {})[self.slot] = wanted
+            self._answers.setdefault(group.name, {})[self.slot] = wanted
             self._changed.notify_all()
         if not wanted:
             built.close()
-        self._tell(peers, group.name, ok=wanted)
+        self._announce(peers, group.name, ok=wanted)
         self.on_change()
 
     def _failed_to_build(self, group: _Group, error: Exception) -> None:
         with self._changed:
             obsolete, group.failed = group.failed, True
             peers = (set(self._tokens) | set(group.slots)) - {self.slot}
-            self._said.setdefault(group.name, {})[self.slot] = False
+            self._answers.setdefault(group.name, {})[self.slot] = False
             self._changed.notify_all()
         if not obsolete:
             line = (str(error).splitlines() or [type(error).__name__])[0]
             print(f"dorm.elastic: no process group ({line}); tensors are summed over TCP", file=sys.stderr)
-        self._tell(peers, group.name, ok=False)
+        self._announce(peers, group.name, ok=False)
         self.on_change()
 
     def _close_idle(self) -> None:
         """Close unused groups, except those with a sum in flight: closing them would wait for it."""
         with self._changed:
-            idle = [one for one in self._ending if one.idle]
-            busy = [one for one in self._ending if not one.idle]
+            idle = [group for group in self._ending if group.idle]
+            busy = [group for group in self._ending if not group.idle]
             self._ending = busy
-        for one in busy:
-            one.abort()
-        for one in idle:
-            one.close()
+        for group in busy:
+            group.abort()
+        for group in idle:
+            group.close()
 
-    def _tell(self, peers: Iterable[int], name: str, *, ok: bool) -> None:
+    def _announce(self, peers: Iterable[int], name: str, *, ok: bool) -> None:
         for slot in sorted(peers):
             self._send(slot, m.Built(0, group=name, ok=ok))
 

@@ -41,7 +41,7 @@ class Path:
         self._disturbed = disturbed
         """Whether this view has ended, or a member of it has died."""
         self._group = groups.ready(view.members)
-        self._asked = False
+        self._compared = False
         """Whether the members have been asked if all of them have the group."""
         self._agreed = False
         """Whether all of them have it."""
@@ -51,7 +51,7 @@ class Path:
         """What carries the next sum: "gloo", "nccl", "tcp", or "" for one member alone."""
         if len(self._members) == 1:
             return ""
-        return self._group.name if self._group is not None and (self._agreed or not self._asked) else "tcp"
+        return self._group.name if self._group is not None and (self._agreed or not self._compared) else "tcp"
 
     def sum(self, tensors: Sequence[Any], scale: float, control: Control) -> bool:
         """Replace each tensor by the sum over all members of it times its member's `scale`.
@@ -60,11 +60,11 @@ class Path:
         they are, and this returns False."""
         if len(self._members) == 1:
             return control([]) is not None  # The scale is 1.
-        if not self._asked:
+        if not self._compared:
             agreed = self._all(control, self._has_group)
             if agreed is None:
                 return False
-            self._asked, self._agreed = True, agreed
+            self._compared, self._agreed = True, agreed
         if self._agreed:
             done = self._by_group(tensors, scale, control)
             if done is not False:
@@ -105,9 +105,9 @@ class Path:
         self._group = self._groups.ready(self._members)
         return self._group is not None
 
-    def _all(self, control: Control, mine: Callable[[], bool]) -> bool | None:
+    def _all(self, control: Control, ready: Callable[[], bool]) -> bool | None:
         """Return whether something holds for all members; None if the step has to be repeated."""
-        total = control([_flag(mine())])
+        total = control([_flag(ready())])
         return None if total is None else self._counted(total[0])
 
     def _counted(self, flags: npt.NDArray[Any]) -> bool:

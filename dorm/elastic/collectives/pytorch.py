@@ -44,21 +44,21 @@ def available(devices: Iterable[torch.device]) -> bool:
 
 def devices_of(parts: Iterable[object]) -> list[torch.device]:
     """Return one device of each type on which the state has tensors."""
-    found: dict[str, torch.device] = {}
+    devices: dict[str, torch.device] = {}
 
     def visit(value: object) -> None:
         if isinstance(value, torch.Tensor):
-            found.setdefault(value.device.type, value.device)
+            devices.setdefault(value.device.type, value.device)
         elif isinstance(value, dict):
-            for one in value.values():
-                visit(one)
+            for item in value.values():
+                visit(item)
         elif isinstance(value, (list, tuple)):
-            for one in value:
-                visit(one)
+            for item in value:
+                visit(item)
 
     for part in parts:
         visit(part.state_dict() if hasattr(part, "state_dict") else part)
-    return [found[kind] for kind in sorted(found)]
+    return [devices[kind] for kind in sorted(devices)]
 
 
 def build(devices: Sequence[torch.device], exchange: Exchange, rank: int, size: int, host: str) -> ProcessGroup:
@@ -71,8 +71,8 @@ def build(devices: Sequence[torch.device], exchange: Exchange, rank: int, size: 
         backends[device.type] = _gloo(store, rank, size, host) if device.type == "cpu" else _nccl(store, rank, size)
     group = ProcessGroup(backends)
     for device in devices:
-        one = torch.ones(1, device=device)
-        if not group.sum([one], lambda: False, _BUILD_S) or one.item() != size:
+        probe = torch.ones(1, device=device)
+        if not group.sum([probe], lambda: False, _BUILD_S) or probe.item() != size:
             group.close()
             raise PeerError(group.error or "its first sum is wrong", code="elastic.peer.group")
         backends[device.type]._set_default_timeout(timedelta(seconds=_HANG_S))
@@ -90,7 +90,7 @@ class ProcessGroup:
         self.ended = False
         """Whether nobody uses it any more: a sum in flight is given up."""
         self._works: list[Any] = []
-        """Of the sum in flight; one that was given up may go on in threads of the backend."""
+        """Works of the sum in flight; one that was given up may go on in threads of the backend."""
 
     def takes(self, tensors: Iterable[torch.Tensor]) -> bool:
         return all(tensor.device.type in self._backends for tensor in tensors)
@@ -168,19 +168,19 @@ def _nccl(store: _Store, rank: int, size: int) -> Any:
 
 def _parts(tensors: Sequence[torch.Tensor]) -> dict[tuple[str, torch.dtype], list[torch.Tensor]]:
     """Return the tensors by device and type: each kind fills one buffer."""
-    found: dict[tuple[str, torch.dtype], list[torch.Tensor]] = {}
+    parts: dict[tuple[str, torch.dtype], list[torch.Tensor]] = {}
     for tensor in tensors:
-        found.setdefault((str(tensor.device), tensor.dtype), []).append(tensor)
-    return found
+        parts.setdefault((str(tensor.device), tensor.dtype), []).append(tensor)
+    return parts
 
 
 def flattened(tensors: Sequence[torch.Tensor], scale: float) -> list[torch.Tensor]:
     """Return copies of the tensors times `scale`, one after the other in a buffer for each device and type."""
     with torch.no_grad():
         if scale == 0.0:  # Not a product: a mean over no samples is NaN.
-            sizes = {kind: sum(one.numel() for one in part) for kind, part in _parts(tensors).items()}
+            sizes = {kind: sum(tensor.numel() for tensor in part) for kind, part in _parts(tensors).items()}
             return [torch.zeros(size, device=kind[0], dtype=kind[1]) for kind, size in sizes.items()]
-        buffers = [torch.cat([one.detach().reshape(-1) for one in part]) for part in _parts(tensors).values()]
+        buffers = [torch.cat([tensor.detach().reshape(-1) for tensor in part]) for part in _parts(tensors).values()]
         return [buffer if scale == 1.0 else buffer.mul_(scale) for buffer in buffers]
 
 
@@ -188,14 +188,14 @@ def put_back(tensors: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -
     """Write what `flattened` buffers hold now into the tensors."""
     with torch.no_grad():
         for part, buffer in zip(_parts(tensors).values(), buffers):
-            for one, piece in zip(part, buffer.split([one.numel() for one in part])):
-                one.copy_(piece.view_as(one))
+            for tensor, piece in zip(part, buffer.split([tensor.numel() for tensor in part])):
+                tensor.copy_(piece.view_as(tensor))
 
 
 def as_arrays(buffers: Sequence[torch.Tensor]) -> list[npt.NDArray[Any]]:
     """Return the buffers for a sum over TCP.  NumPy has no bfloat16; its sums have twice the width."""
     wide = [buffer.to(torch.float32) if buffer.dtype is torch.bfloat16 else buffer for buffer in buffers]
-    return [one.cpu().numpy() for one in wide]
+    return [tensor.cpu().numpy() for tensor in wide]
 
 
 def take_arrays(buffers: Sequence[torch.Tensor], arrays: Sequence[npt.NDArray[Any]]) -> None:

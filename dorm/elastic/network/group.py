@@ -42,7 +42,7 @@ _READ_S = 1.0
 """Seconds after which the announcement is read again even if its file looks the same: two files that replace each other within
 a tick of the file system's clock may look alike."""
 _PAUSED_S = 0.75
-"""If two looks are further apart, this process itself was paused, so silence proves nothing."""
+"""Seconds between two looks above which this process itself was paused, so silence proves nothing."""
 _DRAIN_S = 2.0
 _STRANGERS = 16
 """Callers that may prove themselves at the same time."""
@@ -66,10 +66,10 @@ class Group:
         """Messages for peers that are not connected yet."""
         self._announcement: Announcement | None = None
         self._mark: tuple[int, int, int] | None = None
-        """That of the announcement's file, just before it was read."""
+        """Mark of the announcement's file, just before it was read."""
         self._read_at = 0.0
-        self._told = 0
-        """The number of the membership that the member was told last."""
+        self._announced = 0
+        """The number of the last membership that the member knows."""
         self._groups: Groups | None = None
         self._differs = False
         """Whether a peer that rounds otherwise has been reported."""
@@ -84,7 +84,7 @@ class Group:
     def use(self, groups: Groups) -> None:
         """Build process groups; before `open`."""
         self._groups = groups
-        groups.on_change = self._tell
+        groups.on_change = self._inform_member
 
     # The script's calls.
 
@@ -104,15 +104,15 @@ class Group:
         self._announce(announcement)
         self._ticker.start()
 
-    def join(self, asked: threading.Event) -> m.State | None:
+    def join(self, stop: threading.Event) -> m.State | None:
         """Wait until this member may begin; return the first state of the training members, or None if none trains yet.
 
-        Raises LeftBehind if the others ended or continue without this member, and SystemExit(143) if it is `asked` to
-        stop meanwhile: it has nothing to save."""
+        Raises LeftBehind if the others ended or continue without this member, and SystemExit(143) if `stop` is set
+        meanwhile: it has nothing to save."""
         with self._lock:
             while self._member.first_state is None:
                 self._check()
-                if asked.is_set():
+                if stop.is_set():
                     raise SystemExit(STOPPED)
                 announced = self._member.announced.members
                 if announced and self._contract.slot not in announced:
@@ -135,14 +135,14 @@ class Group:
         self._do(lambda: self._member.start(plan, step, used))
 
     def boundary(
-        self, step: int, values: dict[int, v.Packed], state: Callable[[bool], v.Packed], asked: threading.Event
+        self, step: int, values: dict[int, v.Packed], state: Callable[[bool], v.Packed], stop: threading.Event
     ) -> v.Begin | v.Left | v.Stop:
         """Ask for a step and wait for it; `state` gathers the state, as a copy or as it is.  Raises LeftBehind, and
-        SystemExit(143) if it is `asked` to stop before its first step; later the members agree on where to stop."""
+        SystemExit(143) if `stop` is set before its first step; later the members agree on where to stop."""
         if self._member.wants == "first":
             self._supply("first", state)
         self._do(lambda: self._member.boundary(step, values=values))
-        answer = self._answer(state, asked)
+        answer = self._answer(state, stop)
         assert isinstance(answer, (v.Begin, v.Left, v.Stop))
         return answer
 
@@ -263,7 +263,7 @@ class Group:
         if self._error is not None:
             raise self._error
 
-    def _answer(self, state: Callable[[bool], v.Packed] | None, asked: threading.Event | None = None) -> v.Answer:
+    def _answer(self, state: Callable[[bool], v.Packed] | None, stop: threading.Event | None = None) -> v.Answer:
         answer = None
         while answer is None:
             with self._lock:
@@ -271,7 +271,7 @@ class Group:
                     self._check()
                     if state is not None and self._member.deserted:
                         return v.Left()
-                    if asked is not None and asked.is_set() and not self._member.has_trained:
+                    if stop is not None and stop.is_set() and not self._member.has_trained:
                         raise SystemExit(STOPPED)
                     if self._member.first_state is not None:  # Another leader asks; the script has already warmed up.
                         self._member.first_state = None
@@ -338,7 +338,7 @@ class Group:
             if self._groups is not None:
                 self._groups.host = announcement.members.get(self._contract.slot, (self._groups.host, 0))[0]
                 self._groups.retarget(*self.targets)
-        self._tell()
+        self._inform_member()
         for slot in sorted(announcement.members):
             with self._lock:
                 # The lower slot connects; a leaver, whose address is not announced any more, connects with all.
@@ -351,19 +351,19 @@ class Group:
             address = announcement.members[slot]
             threading.Thread(target=self._dial, args=(slot, address), name=f"elastic-dial-{slot}", daemon=True).start()
 
-    def _tell(self) -> None:
+    def _inform_member(self) -> None:
         """Inform the member of the announcement once the process group of the announced members exists: it leads to a switch,
         and training continues until then."""
         announcement = self._announcement
-        if announcement is None or announcement.membership <= self._told or self._closing.is_set():
+        if announcement is None or announcement.membership <= self._announced or self._closing.is_set():
             return
         present, coming = self.targets
         if present not in ((), coming) and not self.settled():
             return
-        self._told = announcement.membership
+        self._announced = announcement.membership
         members = tuple(sorted(announcement.members))
-        told = v.Announced(announcement.membership, members, announcement.founders)
-        self._do(lambda: self._member.announce(told))
+        message = v.Announced(announcement.membership, members, announcement.founders)
+        self._do(lambda: self._member.announce(message))
 
     def _ended(self) -> set[int]:
         return self._member.ended

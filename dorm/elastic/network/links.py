@@ -122,13 +122,13 @@ def dial(address: tuple[str, int], own: int, peer: int, group: str, key: bytes) 
     connection = socket.create_connection(address, timeout=HANDSHAKE_S)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        mine = secrets.token_hex(16)
-        greeting = {"group": group, "slot": own, "to": peer, "challenge": mine, "arithmetic": arithmetic.digest()}
-        _say(connection, greeting)
-        answer = _hear(connection)
-        if answer.get("proof") != proof(key, mine, group, peer, own):
+        challenge = secrets.token_hex(16)
+        greeting = {"group": group, "slot": own, "to": peer, "challenge": challenge, "arithmetic": arithmetic.digest()}
+        _send(connection, greeting)
+        answer = _receive(connection)
+        if answer.get("proof") != proof(key, challenge, group, peer, own):
             raise PeerError(f"{address[0]}:{address[1]} is not slot {peer} of this app", code="elastic.peer.stranger")
-        _say(connection, {"proof": proof(key, str(answer.get("challenge")), group, own, peer)})
+        _send(connection, {"proof": proof(key, str(answer.get("challenge")), group, own, peer)})
         connection.settimeout(None)
     except BaseException:
         connection.close()
@@ -141,24 +141,28 @@ def accept(connection: socket.socket, own: int, group: str, key: bytes) -> tuple
     OSError."""
     connection.settimeout(HANDSHAKE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    greeting = _hear(connection)
-    peer, theirs, mine = greeting.get("slot"), str(greeting.get("challenge")), secrets.token_hex(16)
+    greeting = _receive(connection)
+    peer, peer_challenge, challenge = greeting.get("slot"), str(greeting.get("challenge")), secrets.token_hex(16)
     if greeting.get("group") != group or greeting.get("to") != own or not isinstance(peer, int):
         raise PeerError("a caller looks for someone else", code="elastic.peer.stranger")
-    answer = {"proof": proof(key, theirs, group, own, peer), "challenge": mine, "arithmetic": arithmetic.digest()}
-    _say(connection, answer)
-    if _hear(connection).get("proof") != proof(key, mine, group, peer, own):
+    answer = {
+        "proof": proof(key, peer_challenge, group, own, peer),
+        "challenge": challenge,
+        "arithmetic": arithmetic.digest(),
+    }
+    _send(connection, answer)
+    if _receive(connection).get("proof") != proof(key, challenge, group, peer, own):
         raise PeerError(f"a caller is not slot {peer}", code="elastic.peer.stranger")
     connection.settimeout(None)
     return peer, str(greeting.get("arithmetic", ""))
 
 
-def _say(connection: socket.socket, words: dict[str, Any]) -> None:
-    for buffer in to_buffers(words, []):
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    for buffer in to_buffers(message, []):
         connection.sendall(buffer)
 
 
-def _hear(connection: socket.socket) -> dict[str, Any]:
+def _receive(connection: socket.socket) -> dict[str, Any]:
     frame = read_frame(connection.recv_into, lambda: None, largest=_LARGEST_GREETING)
     if frame is None:
         raise PeerError("a caller hung up", code="elastic.peer.stranger")

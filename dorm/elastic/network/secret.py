@@ -40,9 +40,9 @@ def key_of(shared: Path | None, app: str, generation: int) -> bytes:
     return path.read_bytes()
 
 
-def proof(key: bytes, challenge: str, *words: object) -> str:
+def proof(key: bytes, challenge: str, *parts: object) -> str:
     """Return the answer to a challenge that only a holder of the key can give."""
-    return hmac.new(key, "\0".join([challenge, *map(str, words)]).encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, "\0".join([challenge, *map(str, parts)]).encode(), hashlib.sha256).hexdigest()
 
 
 def claim(shared: Path, generation: int, views: tuple[int, ...]) -> bool:

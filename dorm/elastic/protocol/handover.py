@@ -90,15 +90,15 @@ class Handover:
 
 def unchanged(before: Arrays, after: Arrays) -> frozenset[int]:
     """Return the positions of arrays that are the same in both, bit for bit."""
-    return frozenset(at for at, (one, other) in enumerate(zip(before, after)) if _same(one, other))
+    return frozenset(at for at, (array, later) in enumerate(zip(before, after)) if _same(array, later))
 
 
-def _same(one: npt.NDArray[np.generic], other: npt.NDArray[np.generic]) -> bool:
-    if one is other:
+def _same(left: npt.NDArray[np.generic], right: npt.NDArray[np.generic]) -> bool:
+    if left is right:
         return True
-    if one.dtype != other.dtype or one.shape != other.shape:
+    if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    a, b = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other))
+    a, b = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (left, right))
     start, size = 0, _FIRST_LOOK
     while start < a.size:
         if not np.array_equal(a[start : start + size], b[start : start + size]):

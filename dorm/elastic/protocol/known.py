@@ -85,11 +85,11 @@ class Known:
     """The step with which the job began, or began again from a checkpoint, if this member was there; else None."""
     step: int = 0
     round: int = 0
-    """How many sums of this step are complete."""
+    """Number of complete sums of this step."""
     begun: bool = False
     """Whether the script is inside the step."""
     waiting: str = ""
-    """What the script waits for: "", "boundary" or "sum"."""
+    """Name of the event for which the script waits: "", "boundary" or "sum"."""
     used: Entry = EMPTY
     """The ledger of this epoch, up to the last completed step."""
     lost: tuple[int, ...] = ()
@@ -137,7 +137,7 @@ class Known:
         members, founders = self.announced.members, self.announced.founders
         return bool(members) and self.slot == min(members) and (not founders or self.slot in founders)
 
-    def bury(self, slots: set[int]) -> None:
+    def mark_dead(self, slots: set[int]) -> None:
         """Take these for dead, as a peer does: they are not heard any more."""
         self.disconnect |= slots - self.dead
         self.connected -= slots

@@ -228,12 +228,12 @@ class Member(Known):
         assert self.view is not None
         if self.slot not in self.view.members:
             return
-        self._mourn()
+        self._count_dead()
         if self.waiting == "boundary" and not self.recovering:
             self._switching.begin()
         self._replay_early()
 
-    def _mourn(self) -> None:
+    def _count_dead(self) -> None:
         """Count members of a new view that are already gone as dead from now on."""
         assert self.view is not None
         for slot in sorted(set(self.view.members) & (self.gone | self.dead)):
@@ -253,7 +253,7 @@ class Member(Known):
             repeated = self.broken and recover.round == 0
             self.facts.append(v.Changed(view, "death", recover.step, lost=tuple(recover.dead), repeated=repeated))
             self.facts += [self._sums.epoch_done] if self._sums.epoch_done is not None else []
-        self._mourn()
+        self._count_dead()
         self._sums.resume(recover)
         self._switching.at_boundary()
         self._switching.consider()

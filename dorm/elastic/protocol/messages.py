@@ -53,7 +53,7 @@ class Contribution(Message):
     nodes: list[list[int]] = field(default_factory=list)
     """The nodes of `summing` that it sends, each [low, high]."""
     used: list[int] = field(default_factory=list)
-    """Its samples of this step: count and lanes of the ledger."""
+    """The sender's samples of this step: count and lanes of the ledger."""
     seconds: float = 0.0
     """Time that it computed for its samples."""
     stop: bool = False

@@ -48,7 +48,7 @@ class Recovery:
         self._early: dict[int, m.Status] = {}
         """Reports of newcomers that have prepared for a view of which this member has not heard yet."""
         self._claim_at: float | None = None
-        self._asked = False
+        self._claiming = False
         self._needed: set[int] = set()
         self._decided: m.Recover | None = None
         """The last decision that this member has followed, for those that missed it."""
@@ -62,11 +62,11 @@ class Recovery:
         known.recovering = True
         # A peer that was lost before the death: until now, that was no death, but it cannot report.
         known.dead |= known.gone & known.taking_part
-        self._claim_at, self._asked = None, False
+        self._claim_at, self._claiming = None, False
         status = self._report()
         # Send it to all survivors, not only to the coordinator: some of them may still be connected with all.
         known.outbox += [(slot, status) for slot in status.awaited if slot != known.slot]
-        self._statuses = {slot: told for slot, told in self._statuses.items() if slot not in known.dead}
+        self._statuses = {slot: earlier for slot, earlier in self._statuses.items() if slot not in known.dead}
         self._statuses[known.slot] = status
         self._look()
 
@@ -74,7 +74,7 @@ class Recovery:
         """The view of the survivors is known, or another came first."""
         self._known.recovering = False
         self._in_flight -= set(self.claim)  # The shell has not seen these.
-        self._asked, self._claim_at, self.claim, self._early = False, None, (), {}
+        self._claiming, self._claim_at, self.claim, self._early = False, None, (), {}
         # A peer may have reported about the view that this member is about to adopt.
         number = self._known.view.number if self._known.view is not None else 0
         self._statuses = {slot: status for slot, status in self._statuses.items() if status.view > number}
@@ -96,7 +96,7 @@ class Recovery:
             self._on_recover(message)
 
     def tick(self) -> None:
-        if self._claim_at is not None and self._known.now >= self._claim_at and not self._asked:
+        if self._claim_at is not None and self._known.now >= self._claim_at and not self._claiming:
             self._ask()
 
     def on_prepared(self) -> None:
@@ -119,7 +119,7 @@ class Recovery:
         self._in_flight -= set(views)
         if granted:
             self._granted |= set(views)
-        if not self._known.recovering or not self._asked:
+        if not self._known.recovering or not self._claiming:
             return
         if self._needed <= self._granted:
             self._decide()
@@ -151,15 +151,15 @@ class Recovery:
         if known.view is not None and known.slot not in known.view.members:
             return  # It has left.
         news = set(status.dead) - known.dead - {known.slot}
-        mine = known.view is not None and set(status.dead) & set(known.view.members)
-        asked = known.view is None and known.slot in status.awaited
+        concerned = known.view is not None and set(status.dead) & set(known.view.members)
+        awaited = known.view is None and known.slot in status.awaited
         self._statuses[sender] = status
-        if news & known.taking_part or (news and (known.recovering or asked)) or (mine and not known.recovering):
-            known.bury(news)
+        if news & known.taking_part or (news and (known.recovering or awaited)) or (concerned and not known.recovering):
+            known.mark_dead(news)
             if known.taking_part - {known.slot}:
                 self.begin()
         self._look()
-        if asked and not (known.recovering and sender in known.taking_part):
+        if awaited and not (known.recovering and sender in known.taking_part):
             known.send(sender, self._report())
 
     def _is_behind(self, sender: int, status: m.Status) -> bool:
@@ -181,7 +181,7 @@ class Recovery:
     def _look(self) -> None:
         """The coordinator continues once all survivors have reported."""
         known, view = self._known, self._known.view
-        if not known.recovering or self._asked:
+        if not known.recovering or self._claiming:
             return
         alive = known.taking_part
         if view is None:
@@ -228,7 +228,7 @@ class Recovery:
         """Claim this view, and the one that may have been adopted since: those that adopted it would claim that."""
         known = self._known
         assert known.view is not None
-        self._asked = True
+        self._claiming = True
         prepared = max(self._statuses[slot].prepared for slot in known.taking_part)
         self._needed = {known.view.number, max(known.view.number, prepared)}
         missing = self._needed - self._granted - self._in_flight
@@ -269,7 +269,7 @@ class Recovery:
             return
         if known.view is None and known.prepared_number > recover.view:
             return  # The survivors have begun to lead this newcomer since then.
-        known.bury(set(recover.dead) - {known.slot})
+        known.mark_dead(set(recover.dead) - {known.slot})
         if known.slot not in recover.members:
             self.end()
             self._exclude(recover)

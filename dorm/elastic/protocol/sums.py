@@ -35,7 +35,7 @@ class Sums:
 
     def __init__(self, known: Known) -> None:
         self._known = known
-        self._mine: m.Contribution | None = None
+        self._contribution: m.Contribution | None = None
         """This member's part of the next sum, until the result is known: a new view may need it again."""
         self._last: m.Result | None = None
         """The last result, for members that miss it after a death."""
@@ -64,7 +64,7 @@ class Sums:
     def contribute(self, sums: Mapping[tuple[int, int], Arrays], used: Entry, seconds: float, *, stop: bool) -> None:
         """Take the script's part of the next sum and send it to the leader."""
         known = self._known
-        self._mine = m.Contribution(
+        self._contribution = m.Contribution(
             view=0,  # `give` sets it: the view may change before the sum completes.
             payload=[array for arrays in sums.values() for array in arrays],
             step=known.step,
@@ -79,17 +79,17 @@ class Sums:
     def give(self) -> None:
         """Send this member's part of the sum to the leader of the present view, unless the step has to be repeated."""
         known = self._known
-        if known.recovering or self._mine is None or known.view is None:
+        if known.recovering or self._contribution is None or known.view is None:
             return
         if known.broken:
-            self._pending, self._mine = EMPTY, None
+            self._pending, self._contribution = EMPTY, None
             known.reply(v.Interrupted())
             return
-        self._mine.view = known.view.number
+        self._contribution.view = known.view.number
         if known.view.leader == known.slot:
-            self.gather(known.slot, self._mine)
+            self.gather(known.slot, self._contribution)
         else:
-            known.send(known.view.leader, self._mine)
+            known.send(known.view.leader, self._contribution)
 
     def gather(self, sender: int, part: m.Contribution) -> None:
         """The leader adds up once every member has given its part.  Raises ContractError if the parts do not match."""
@@ -106,8 +106,8 @@ class Sums:
             places = ", ".join(f"slot {slot}: step {part.step}, sum {part.round}" for slot, part in given)
             text = f"the members disagree about the next sum ({places}); each must call allreduce equally often"
             raise ContractError(text, code="elastic.contract.sums_differ")
-        for slot, one in zip(view.members, parts):
-            self._measure(slot, one)
+        for slot, contribution in zip(view.members, parts):
+            self._measure(slot, contribution)
         used = [sum(column) for column in zip(*(part.used for part in parts))]
         result = m.Result(
             view.number,
@@ -128,7 +128,7 @@ class Sums:
         known = self._known
         if known.waiting != "sum" or (result.step, result.round) != (known.step, known.round) or known.recovering:
             return  # During a recovery, the survivor that has it sends it again.
-        self._last, self._mine = result, None
+        self._last, self._contribution = result, None
         known.round += 1
         self._pending = Entry(result.used[0], tuple(result.used[1:]))
         known.barrier = known.barrier or result.barrier

@@ -45,7 +45,7 @@ class Switching:
         self._owned: set[int] = set()
         """The chunks of the script's last step: the script learns at the next one which it gained and lost."""
         self._ready_since = 0.0
-        """When the first member reached the barrier."""
+        """Time at which the first member reached the barrier."""
         self._received: dict[int, int] = {}
         """Members that have what they need for the prepared view, and how many bytes that was; the driver counts them."""
         self._came: dict[tuple[int, int], m.ChunkValue] = {}
@@ -66,7 +66,7 @@ class Switching:
         self._inherited: m.State | None = None
         """The last first state.  If its sender leaves before the first step, the next founder continues from it."""
         self._warm_s: float | None = None
-        """How many seconds this newcomer's warm-up took; None before."""
+        """Seconds that this newcomer's warm-up took; None before it."""
 
     # Newcomers.
 
@@ -169,7 +169,7 @@ class Switching:
         if known.recovering or known.waiting != "boundary":
             return
         if known.view is None:
-            self._found()
+            self._start_view()
         if known.view is None:
             return
         if known.view.membership == 0 and known.slot not in known.announced.members:
@@ -236,7 +236,7 @@ class Switching:
         view = known.view
         known.reply(v.Begin(known.step, chunks, values, gone, lost, state, view.owners, view.members))
 
-    def _found(self) -> None:
+    def _start_view(self) -> None:
         """The lowest member of the first announcement starts a view of its own; all others join it before the first step."""
         known = self._known
         if known.plan is None or not known.may_found or known.first_state is not None or self._others_train:
@@ -298,7 +298,7 @@ class Switching:
         known.prepared, known.driver = switch, sender
         known.highest = max(known.highest, switch.view)
         if known.view is None:
-            known.bury(set(switch.dead))
+            known.mark_dead(set(switch.dead))
         if known.plan is not None and known.plan.valued:
             for chunk, (was, now) in enumerate(zip(switch.old_owners, switch.owners)):
                 if was == known.slot != now and chunk in self.values:

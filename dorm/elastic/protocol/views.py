@@ -30,7 +30,7 @@ __all__ = [
 __all__ += ["Summed", "View", "cause_of"]
 
 Packed = tuple[Any, "list[npt.NDArray[Any]]"]
-"""What `values.pack` returns."""
+"""The result of `values.pack`."""
 
 
 @dataclass(frozen=True)

@@ -96,15 +96,15 @@ def solve(
             continue
         norm = 0.5 * l2 * float(model @ model)
         between = float(losses + conjugates) / total + 2 * norm
-        found = Round(step.epoch, len(job.members), float(losses) / total + norm, between)
+        completed = Round(step.epoch, len(job.members), float(losses) / total + norm, between)
         model += change
         for chunk, alpha in alphas.items():
             step.values[chunk]["alpha"] = alpha
-        step.report(loss=found.objective, gap=found.gap)
-        if scaling is not None and (wish := scaling.round(found.members, found.gap, began)) is not None:
+        step.report(loss=completed.objective, gap=completed.gap)
+        if scaling is not None and (wish := scaling.round(completed.members, completed.gap, began)) is not None:
             job.request_size(wish.size, wish.reason)
-        yield found
-        if found.gap <= gap:
+        yield completed
+        if completed.gap <= gap:
             return
 
 

@@ -95,4 +95,4 @@ LOSSES: dict[str, Loss] = {
     "hinge": Loss(_hinge, _hinge_conjugate, _hinge_step),
     "squared": Loss(_squared, _squared_conjugate, _squared_step),
 }
-"""By name: logistic regression, support vector machine, ridge regression."""
+"""Losses by name: logistic regression, support vector machine, ridge regression."""

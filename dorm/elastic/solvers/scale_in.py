@@ -17,7 +17,7 @@ __all__ = ["ScaleIn", "Wish"]
 ROUNDS = 8
 """The number of last rounds: enough to even out single long rounds."""
 SLOWER = 1.25
-"""As in the paper."""
+"""Factor by which the gap must fall more slowly, from the paper."""
 _LEAST_GAP = 1e-300
 
 
@@ -35,10 +35,10 @@ class ScaleIn:
         self._members = 0
         self._points: list[tuple[float, float]] = []
         """Time and log(gap) of each round with this number of members."""
-        self._asked = 0
+        self._requested = 0
         """The size that was asked for, 0 for none."""
         self._before: tuple[int, float] | None = None
-        """With how many members, and how fast the gap fell, before that was done."""
+        """Number of members before that was done, and the speed at which the gap fell."""
         self._settled = False
         """Fewer members were slower: nothing more is asked."""
 
@@ -49,25 +49,25 @@ class ScaleIn:
         self._points.append((at, math.log(max(gap, _LEAST_GAP))))
         if self._settled or len(self._points) <= ROUNDS:
             return None
-        lately = self._fall(self._points[-1 - ROUNDS])
+        lately = self._decay(self._points[-1 - ROUNDS])
         if self._before is not None and members < self._before[0]:
             before, fell = self._before
             self._before = None
             if lately < fell:
-                self._settled, self._asked = True, 0
+                self._settled, self._requested = True, 0
                 return Wish(None, f"the gap falls more slowly with {members} workers than it did with {before}")
-        if self._asked and members > self._asked:
+        if self._requested and members > self._requested:
             self._before = members, lately  # It was requested, and is not done yet.
             return None
-        overall = self._fall(self._points[0])
+        overall = self._decay(self._points[0])
         if members < 2 or len(self._points) <= 2 * ROUNDS or lately * SLOWER >= overall:
             return None
-        self._asked, self._before = members // 2, (members, lately)
+        self._requested, self._before = members // 2, (members, lately)
         return Wish(
-            self._asked, f"with {members} workers the gap falls {_times(overall, lately)} more slowly than before"
+            self._requested, f"with {members} workers the gap falls {_times(overall, lately)} more slowly than before"
         )
 
-    def _fall(self, since: tuple[float, float]) -> float:
+    def _decay(self, since: tuple[float, float]) -> float:
         """Return by how much log(gap) has fallen per second since that round."""
         at, value = self._points[-1]
         return (since[1] - value) / max(at - since[0], 1e-9)

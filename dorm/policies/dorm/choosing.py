@@ -16,7 +16,7 @@ ALL_AT_ONCE = 80
 """Up to this many apps are all candidates from the start."""
 
 AT_ONCE = 50
-"""With more, this many are candidates first, and at least this many more join each time."""
+"""Number of the first candidates if there are more apps; at least this many more join each time."""
 
 UNPROMISING = 1e-5
 """An app that would lose more than this by a change, in units of U, is dropped for now: small programs are fast."""
@@ -73,33 +73,33 @@ def relax(program: Program, start: Sequence[int] = ()) -> Outlook | None:
     returned: set[int] = set()
     """Apps that were dropped and would gain after all: they stay from then on, which ensures termination."""
     bound = np.inf
-    found = None
+    relaxed = None
     for _ in range(ROUNDS):
-        found = program.solve(candidates, [])
-        if found is None and len(candidates) < len(movable):  # Making the room may require others.
+        relaxed = program.solve(candidates, [])
+        if relaxed is None and len(candidates) < len(movable):  # Making the room may require others.
             candidates = movable
-            found = program.solve(candidates, [])
-        if found is None:
+            relaxed = program.solve(candidates, [])
+        if relaxed is None:
             return None
-        gains = _gains(program, found)
-        outside = np.maximum(gains - found.change_price, 0.0)
+        gains = _gains(program, relaxed)
+        outside = np.maximum(gains - relaxed.change_price, 0.0)
         outside[candidates] = 0.0
         if program.budget <= 0:
             outside[:] = 0.0
-        bound = min(bound, found.value + float(outside.sum()))
+        bound = min(bound, relaxed.value + float(outside.sum()))
         more = [i for i in _by(outside) if outside[i] > NEGLIGIBLE][: max(AT_ONCE, program.budget)]
-        if not more or bound - found.value < TIGHT * max(abs(bound), 1.0):
+        if not more or bound - relaxed.value < TIGHT * max(abs(bound), 1.0):
             break
-        useful = gains > found.change_price - UNPROMISING
-        stay = {i for i in candidates if all_at_once or useful[i] or found.part[i] > 0 or i in returned}
+        useful = gains > relaxed.change_price - UNPROMISING
+        stay = {i for i in candidates if all_at_once or useful[i] or relaxed.part[i] > 0 or i in returned}
         dropped |= set(candidates) - stay
         returned |= dropped.intersection(more)
         candidates = sorted(stay.union(more))
-    if found is None:
+    if relaxed is None:
         return None
-    ranking = [i for i in _by(_gains(program, found)) if program.may_change[i]]
-    changing = tuple(_few(program, found))
-    return Outlook(float(bound), changing, tuple(ranking), found.room_price, found.loss_price, tuple(candidates))
+    ranking = [i for i in _by(_gains(program, relaxed)) if program.may_change[i]]
+    changing = tuple(_few(program, relaxed))
+    return Outlook(float(bound), changing, tuple(ranking), relaxed.room_price, relaxed.loss_price, tuple(candidates))
 
 
 def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
@@ -109,10 +109,10 @@ def choose(program: Program, changing: Sequence[int]) -> Wanted | None:
     chosen: list[int] = []
     following = list(changing)
     for _ in range(EXCHANGES):
-        found = program.solve([], following)
-        if found is None or (best is not None and found.value <= best.value + NEGLIGIBLE):
+        solved = program.solve([], following)
+        if solved is None or (best is not None and solved.value <= best.value + NEGLIGIBLE):
             break
-        best, chosen = found, following
+        best, chosen = solved, following
         following = _exchanged(program, best)
         if sorted(following) == sorted(chosen):
             break
@@ -148,32 +148,32 @@ def _by(values: Floats) -> list[int]:
     return order
 
 
-def _gains(program: Program, found: Relaxed) -> Floats:
+def _gains(program: Program, relaxed: Relaxed) -> Floats:
     """Return the value of changing each app, at the prices of an answer."""
-    gains = program.value_of_changing(found) - program.stay_value(found) - program.terms.prices
+    gains = program.value_of_changing(relaxed) - program.stay_value(relaxed) - program.terms.prices
     return np.where(program.may_change, gains, -np.inf)
 
 
-def _few(program: Program, found: Relaxed) -> list[int]:
+def _few(program: Program, relaxed: Relaxed) -> list[int]:
     """Return the R apps that move most; apps that do not move are left out."""
     moves = {
-        i: abs(program.n[i] * (1 - part) + found.n[i] - program.n[i]) * float(program.unit[i])
-        for i, part in found.part.items()
+        i: abs(program.n[i] * (1 - part) + relaxed.n[i] - program.n[i]) * float(program.unit[i])
+        for i, part in relaxed.part.items()
         if program.may_change[i] and part > 1e-6
     }
     return sorted(moves, key=lambda i: (-round(moves[i], 12), i))[: program.budget]
 
 
-def _exchanged(program: Program, found: Relaxed) -> list[int]:
+def _exchanged(program: Program, relaxed: Relaxed) -> list[int]:
     """Return the R apps with the highest positive gains at the prices of this answer."""
-    gains = _gains(program, found)
+    gains = _gains(program, relaxed)
     return [i for i in _by(gains) if gains[i] > NEGLIGIBLE][: program.budget]
 
 
-def _whole(program: Program, found: Relaxed, chosen: list[int]) -> Ints:
+def _whole(program: Program, relaxed: Relaxed, chosen: list[int]) -> Ints:
     """Round down, which leaves a few containers over; filling the cluster assigns them."""
     n = program.n.astype(np.int64)
-    for i, value in found.n.items():
+    for i, value in relaxed.n.items():
         if program.free[i] or i in chosen:
             n[i] = int(np.clip(np.floor(value + 1e-6), program.low[i], program.high[i]))
     return n

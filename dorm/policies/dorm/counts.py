@@ -159,21 +159,23 @@ class Program:
         infeasible.  Raises SolverFailed."""
         return _Build(self, sorted([*np.flatnonzero(self.free).tolist(), *changing]), sorted(candidates)).solve()
 
-    def stay_value(self, found: Relaxed) -> Floats:
+    def stay_value(self, relaxed: Relaxed) -> Floats:
         """Return the value of each app's present containers at the prices of an answer."""
-        price = (self.stay * (self.use @ found.room_price.T)).sum(axis=1)
+        price = (self.stay * (self.use @ relaxed.room_price.T)).sum(axis=1)
         worth = self.instance.worth * self.n - price
-        return np.asarray(worth - found.loss_price * self.loss(self.n) - found.lack_price * self.lack(self.n))
+        return np.asarray(worth - relaxed.loss_price * self.loss(self.n) - relaxed.lack_price * self.lack(self.n))
 
-    def value_of_changing(self, found: Relaxed) -> Floats:
+    def value_of_changing(self, relaxed: Relaxed) -> Floats:
         """Return the highest value of any count of containers: F is piecewise linear, so the best is at a corner."""
-        each = self.instance.worth[:, None] - self.use @ found.room_price.T
+        each = self.instance.worth[:, None] - self.use @ relaxed.room_price.T
         best = np.where(self.nodes.allowed, each, -np.inf).max(axis=1, initial=-np.inf)
         best = np.where(np.isfinite(best), best, -1e9)
         values = np.full(len(self.unit), -np.inf)
         for corner in (self.low, self.high, self.below, self.below + 1, self.floors):
             n = np.clip(corner, self.low, self.high)
-            values = np.maximum(values, best * n - found.loss_price * self.loss(n) - found.lack_price * self.lack(n))
+            values = np.maximum(
+                values, best * n - relaxed.loss_price * self.loss(n) - relaxed.lack_price * self.lack(n)
+            )
         return values
 
 
@@ -337,10 +339,10 @@ class _Build:
         """Add slope · Σ_κ z_iκ + offset · r_i ≤ column, for each app of `which`; r_i is 1 for those that change for sure."""
         index = np.full(len(self.apps), -1)
         index[which] = np.arange(len(which))
-        mine = np.flatnonzero(index[self.place] >= 0)
+        rows = np.flatnonzero(index[self.place] >= 0)
         optional = which[self.r[which] >= 0]
         entries = [
-            (index[self.place[mine]], self.z[mine], slope[self.place[mine]]),
+            (index[self.place[rows]], self.z[rows], slope[self.place[rows]]),
             (index[optional], self.r[optional], offset[optional]),
         ]
         if column is not None:

@@ -1,7 +1,7 @@
 """Exchanges that use fragmented free room: containers leave a node to others that use it better.
 
 The count program sees no fragmentation, and placement takes nothing back, so over many rounds, nodes are left with one or two
-devices that no app can use, because another app has the last cores beside them.  Here, a few containers of one app leave such
+devices that no app can use, because another app has the last cores next to them.  Here, a few containers of one app leave such
 a node for another with room, and as many containers of another app as fit take their place, within θ1 and θ2, and as
 long as the gain exceeds the cost of the changes.  It is a local search by exchanges, as for knapsacks with several
 constraints: all exchanges on some dozens of nodes are rated at once in arrays, and the best on each node is carried
@@ -52,7 +52,7 @@ class _Options(NamedTuple):
     node: Ints
     off: Ints
     lost: Ints
-    """How many of them find no room elsewhere."""
+    """Number of them that find no room elsewhere."""
 
 
 class Exchange:
@@ -95,7 +95,7 @@ class Exchange:
 
     def _round(self, loss_price: float) -> bool:
         """Rate all exchanges and carry out the best on each node."""
-        comers = self._comers(loss_price)
+        comers = self._candidates(loss_price)
         options = self._options()
         if not len(comers) or not len(options.app):
             return False
@@ -137,7 +137,7 @@ class Exchange:
         floors, n = self.terms.floors[app], self.draft.n[app]
         return np.asarray(np.maximum(floors - n - count, 0) - np.maximum(floors - n, 0))
 
-    def _comers(self, loss_price: float) -> Ints:
+    def _candidates(self, loss_price: float) -> Ints:
         """Return a few apps of each demand: those that gain most by one more container."""
         draft, instance = self.draft, self.instance
         may = self.may_move & (draft.n >= instance.n_min) & (draft.n < instance.n_max)
@@ -153,13 +153,13 @@ class Exchange:
 
     def _options(self) -> _Options:
         draft, instance = self.draft, self.instance
-        found = [(-1, node, 0) for node in self.nodes]
+        options = [(-1, node, 0) for node in self.nodes]
         for node in self.nodes:
             for app in sorted(self.standing[node]):
                 if self.free[app] or self.left > 0:
                     most = min(draft.rows[app][node], MOST_AWAY)
-                    found += [(app, node, off) for off in range(1, most + 1)]
-        app, node, off = np.array(found[:MOST_OPTIONS], np.int64).T
+                    options += [(app, node, off) for off in range(1, most + 1)]
+        app, node, off = np.array(options[:MOST_OPTIONS], np.int64).T
         goes = app >= 0
         here = _fits_each(draft.free[node], instance.demand[app])
         room = np.where(goes, self._room(np.unique(self.group[app[goes]]))[self.group[app]] - here, 0.0)
@@ -170,13 +170,13 @@ class Exchange:
     def _room(self, groups: Ints) -> Floats:
         """Return how many containers of these groups of apps the free room holds, by group."""
         draft = self.draft
-        found = np.zeros(len(self.first))
+        room = np.zeros(len(self.first))
         vectors, size = draft.vectors[: draft.count], draft.size[: draft.count]
         app = self.first[groups]
         fits = _fits(vectors, self.instance.demand[app])
         usable = draft.may_use[self.instance.requirement[app]][:, draft.kinds_of_bucket[: draft.count]]
-        found[groups] = size @ (fits * usable.T)
-        return found
+        room[groups] = size @ (fits * usable.T)
+        return room
 
     def _gains(self, options: _Options, comers: Ints, loss_price: float) -> tuple[Floats, Floats]:
         """Option × comer: return the value of the exchange, floors first, -inf if not allowed; and by how much F grows."""
@@ -252,17 +252,17 @@ class Exchange:
 
 def _fits(room: Ints, demand: Ints) -> Floats:
     """Room × demand: return how many containers fit.  Quotients of quantities up to `integer.LARGEST` are exact enough."""
-    found = np.full((len(room), len(demand)), MANY)
+    fits = np.full((len(room), len(demand)), MANY)
     for k in range(demand.shape[1]):
         needs = np.flatnonzero(demand[:, k] > 0)
-        found[:, needs] = np.minimum(found[:, needs], np.floor(room[:, k, None] / demand[needs, k]))
-    return np.asarray(np.maximum(found, 0.0))
+        fits[:, needs] = np.minimum(fits[:, needs], np.floor(room[:, k, None] / demand[needs, k]))
+    return np.asarray(np.maximum(fits, 0.0))
 
 
 def _fits_each(room: Ints, demand: Ints) -> Floats:
     """The same for one demand for each room."""
-    found = np.full(len(room), MANY)
+    fits = np.full(len(room), MANY)
     for k in range(demand.shape[1]):
         needs = np.flatnonzero(demand[:, k] > 0)
-        found[needs] = np.minimum(found[needs], np.floor(room[needs, k] / demand[needs, k]))
-    return np.asarray(np.maximum(found, 0.0))
+        fits[needs] = np.minimum(fits[needs], np.floor(room[needs, k] / demand[needs, k]))
+    return np.asarray(np.maximum(fits, 0.0))

@@ -87,9 +87,9 @@ def _together(draft: Draft, app: int, kept: Flags, changed: Flags, budget: int) 
     kinds = len(instance.kinds)
     scale = np.maximum(instance.capacity[nodes], 1).astype(np.float64)
     place, kind = np.repeat(np.arange(y), kinds), np.tile(np.arange(kinds), y)
-    mine = at_node[node]
-    taken = (instance.demand[who] / scale[mine]).reshape(-1)
-    rows = [place * kinds + kind, (mine[:, None] * kinds + np.arange(kinds)).reshape(-1)]
+    used_nodes = at_node[node]
+    taken = (instance.demand[who] / scale[used_nodes]).reshape(-1)
+    rows = [place * kinds + kind, (used_nodes[:, None] * kinds + np.arange(kinds)).reshape(-1)]
     columns = [place, y + np.repeat(np.arange(off), kinds)]
     values = [(demand / scale).reshape(-1), -taken]
     upper = [(draft.free[nodes] / scale).reshape(-1)]

@@ -52,8 +52,8 @@ MOST_GROWN = 100
 """Apps that are considered for the remaining room."""
 
 NEAR = 0.03
-"""On a large cluster where nothing starts, an answer this close to the bound needs no other counts, only better use of the
-remaining pieces."""
+"""Distance to the bound within which, on a large cluster where nothing starts, an answer needs no other counts, only better
+use of the remaining pieces."""
 
 
 class OptimizerPolicy:
@@ -70,10 +70,15 @@ class OptimizerPolicy:
         instance = integer.read(problem)
         if len(instance.apps) * len(instance.nodes) <= TINY:
             return exact.allocate(instance, settings)
-        found = _Round(instance, settings)
-        found.run()
+        round_ = _Round(instance, settings)
+        round_.run()
         return answer.allocation(
-            instance, found.best, found.terms, status=found.status, bound=found.bound, held_back=found.serving.held_back
+            instance,
+            round_.best,
+            round_.terms,
+            status=round_.status,
+            bound=round_.bound,
+            held_back=round_.serving.held_back,
         )
 
 
@@ -99,16 +104,16 @@ class _Round:
     def run(self) -> None:
         instance = self.instance
         staying = self.serving.staying()
-        beside = Draft(instance, staying, self.nodes.of)
-        unserved = self.serving.serve(beside)
-        draft = beside.copy() if unserved else beside
+        served = Draft(instance, staying, self.nodes.of)
+        unserved = self.serving.serve(served)
+        draft = served.copy() if unserved else served
         left = self.serving.make_room(draft, unserved, self.budget)
         if left:
             self._start_from(draft.rows, None)
             self._offer(serve(instance, self.best, self.terms, reserved=self.reserved))
             draft = Draft(instance, self.best, self.nodes.of)
             left = [i for i in left if draft.n[i] < instance.n_min[i]]
-        target = self.serving.target(beside, draft, unserved) if left else None
+        target = self.serving.target(served, draft, unserved) if left else None
         self._start_from(draft.rows, target)
         if target is not None or not self._movable().any() or not instance.nodes or not instance.kinds:
             self.bound = self.score.net
@@ -118,7 +123,7 @@ class _Round:
         if victims.any():
             # The program first decides which apps shrink; the draft's own choice stands if that can't be placed.
             free = goals.placed(instance, draft.n) & instance.free_to_move & ~self.kept
-            if not self._improve(beside, free, self.kept, PASSES) or not self.large:
+            if not self._improve(served, free, self.kept, PASSES) or not self.large:
                 self._improve(draft, free | victims, self.kept & ~victims, 1)
         else:
             self._improve(draft, self._movable() & ~self.kept, self.kept, PASSES)
@@ -189,9 +194,9 @@ class _Round:
         its counts before the filling."""
         movers = sorted([*np.flatnonzero(free).tolist(), *wanted.changing])
         trials = []
-        for by_class, anew in ways:
+        for by_class, from_scratch in ways:
             trial = draft.copy()
-            self._place(trial, wanted, movers, by_class=by_class, anew=anew)
+            self._place(trial, wanted, movers, by_class=by_class, from_scratch=from_scratch)
             trials.append((scoring.score(self.instance, trial.rows, self.terms), trial))
         score, best = trials[0]
         for other, trial in trials[1:]:
@@ -205,11 +210,13 @@ class _Round:
         self._offer(best.rows)
         return placed
 
-    def _place(self, draft: Draft, wanted: Wanted, movers: Sequence[int], *, by_class: bool, anew: bool) -> None:
+    def _place(
+        self, draft: Draft, wanted: Wanted, movers: Sequence[int], *, by_class: bool, from_scratch: bool
+    ) -> None:
         """Bring the movers to their counts: in place or from scratch, the largest containers first; `by_class` follows the
         count program's classes, which helps if shapes really differ and hurts if the difference does not matter."""
         for app in movers:
-            if anew:
+            if from_scratch:
                 draft.clear(app)
             elif draft.n[app] > wanted.n[app]:
                 draft.take(app, int(draft.n[app] - wanted.n[app]))
@@ -286,13 +293,13 @@ class _Round:
 
     def _polish(self) -> None:
         """Solve exact programs over a few apps at a time, each from the best answer so far, until several brought no gain."""
-        self._look_closer()
+        self._refine()
         parts = neighbourhoods(self.instance, self.nodes.of, self.kept, lambda: self.best, self.ranking, self.budget)
         done = 0.0
         for apps, nodes in parts:
             if done >= 1 or self._good_enough():
                 return
-            found = polish(
+            polished = polish(
                 self.instance,
                 self.best,
                 self.terms,
@@ -301,12 +308,12 @@ class _Round:
                 gain=GOOD_ENOUGH * max(self.score.net, 1e-6) / 3,
                 nodes=nodes,
             )
-            if found.status in ("guard", "fallback"):
-                self.status = found.status
-            self._offer(found.rows)
-            done += effort(self.instance, self.kept, found)
+            if polished.status in ("guard", "fallback"):
+                self.status = polished.status
+            self._offer(polished.rows)
+            done += effort(self.instance, self.kept, polished)
 
-    def _look_closer(self) -> None:
+    def _refine(self) -> None:
         if self._good_enough():
             return
         seen = outlook(self.instance, self.best, self.terms, reserved=self.reserved)

@@ -160,14 +160,14 @@ class Draft:
     def _some(self, bucket: int, most: int) -> list[int]:
         """Return the first nodes of a bucket, by id.  Drops stale entries of nodes that have left it."""
         members = self.members[bucket]
-        found: list[int] = []
-        while members and len(found) < most:
+        nodes: list[int] = []
+        while members and len(nodes) < most:
             node = heapq.heappop(members)
-            if self.bucket[node] == bucket and (not found or found[-1] != node):
-                found.append(node)
-        for node in found:
+            if self.bucket[node] == bucket and (not nodes or nodes[-1] != node):
+                nodes.append(node)
+        for node in nodes:
             heapq.heappush(members, node)
-        return found
+        return nodes
 
     # One app
 

@@ -27,7 +27,7 @@ LARGEST, LARGEST_OF_MANY = 110, 80
 """Apps times nodes of one program, the second on clusters of more than `FEW_NODES`."""
 
 FEW_NODES = 24
-"""With more, a program has about a third of them: few nodes and many apps do better than the reverse."""
+"""Number of nodes above which a program has about a third of them: few nodes and many apps do better than the reverse."""
 
 MOST_APPS, COLD_APPS = 40, 70
 """Per cent of all apps in one program, the second if nothing runs yet: with few apps, each has so many containers that the
@@ -56,15 +56,15 @@ USUAL, HARD, EFFORT = 45, 3, 12
 """There, the work of a program grows with the square of its cells; a program of the usual size counts as 1, an
 unfinished one as `HARD`, and all of them together are limited to `EFFORT`."""
 
-BESIDE, WIDEST = 2, 6
-"""There, each program has this many apps beside those that change, so that one can take another's place, as long as it has at
-most `WIDEST` in all."""
+OTHERS, WIDEST = 2, 6
+"""Number of apps of each program in addition to those that change, so that one can take another's place, as
+long as it has at most `WIDEST` in all."""
 
 HELPING = 3
-"""If an app waits, every third program is over apps that could make room; the others improve the present answer."""
+"""Interval of the programs over apps that could make room, if an app waits; the others improve the present answer."""
 
 FRUITLESS = 4
-"""After this many without a gain, no more are tried."""
+"""Number of programs without a gain after which no more are tried."""
 
 COLD_CELLS, COLD_TRIES = 1.5, 6
 """Factors if nothing runs yet: everything is open then, and it happens once."""
@@ -104,7 +104,7 @@ def outlook(
 class Polished(NamedTuple):
     rows: Rows
     status: str
-    """How the search ended."""
+    """Name of the way in which the search ended."""
     cells: int
     """Pairs of app and node in it."""
 
@@ -133,7 +133,7 @@ def polish(
         pinned=~free,
         room=np.maximum(integer.free_room(instance, staying), 0),
     )
-    found = exact.improve(
+    improved = exact.improve(
         part,
         integer.dense(instance, rows),
         terms,
@@ -143,8 +143,8 @@ def polish(
         gain=gain,
         nodes=nodes,
     )
-    better = integer.rows_of(found.x)
-    return Polished([better[i] if free[i] else row for i, row in enumerate(rows)], found.status, found.cells)
+    better = integer.rows_of(improved.x)
+    return Polished([better[i] if free[i] else row for i, row in enumerate(rows)], improved.status, improved.cells)
 
 
 class Part(NamedTuple):
@@ -182,11 +182,11 @@ def neighbourhoods(
             return
 
 
-def effort(instance: Instance, kept: Flags, found: Polished) -> float:
+def effort(instance: Instance, kept: Flags, polished: Polished) -> float:
     """Return the part of a round's work that a program was."""
     if not kept.any() or len(instance.apps) * len(instance.nodes) > CLOSER:
         return 0.0
-    return max(1.0, (found.cells / USUAL) ** 2) * (HARD if found.status == "node_limit" else 1) / EFFORT
+    return max(1.0, (polished.cells / USUAL) ** 2) * (HARD if polished.status == "node_limit" else 1) / EFFORT
 
 
 def _part(
@@ -213,7 +213,7 @@ def _part(
         nodes = None
     others = [i for i in ranking if not touched[i]]
     if others and (touched & kept).any() and len(instance.apps) * len(instance.nodes) <= CLOSER:
-        most = max(most, min(len(first) + BESIDE, WIDEST))
+        most = max(most, min(len(first) + OTHERS, WIDEST))
     if len(first) >= most:
         stride = 1 + attempt % max(1, len(first) // 2)
         turned = dict.fromkeys(first[(attempt + k * stride) % len(first)] for k in range(len(first)))

@@ -89,7 +89,7 @@ class Serving:
                 break  # θ2 alone holds it back, so no later app may take the room that others free for it.
         return left
 
-    def target(self, beside: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
+    def target(self, served: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
         """Return the placement that would result if θ2 did not hold back some waiting apps; None if it holds none back.
 
         The draft moves there as far as θ2 allows in one round: the apps that stand most in the way shrink in it.  If
@@ -98,7 +98,7 @@ class Serving:
         instance = self.instance
         if self.budget >= int(self.kept.sum()):
             return None
-        wide = beside.copy()
+        wide = served.copy()
         self.make_room(wide, unserved, len(instance.apps))
         gets, has = goals.placed(instance, wide.n), goals.placed(instance, draft.n)
         if not (gets & ~has).any() or (has & ~gets).any():

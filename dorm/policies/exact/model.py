@@ -64,7 +64,7 @@ class Relaxed(NamedTuple):
     bound: float
     """No answer has an objective below this."""
     values: Floats
-    """Of all columns."""
+    """Values of all columns."""
     reduced: Floats
     """The growth of the objective with each column."""
 
@@ -86,7 +86,7 @@ class Model:
         self._row_upper: list[float] = []
         self._room_rows: list[int] = []
         self.apps = np.flatnonzero(instance.free_to_move).tolist()
-        self.most = most_beside(instance, change_budget)
+        self.most = most_with_others(instance, change_budget)
         self.x: dict[tuple[int, int], int] = {}
         self.n: dict[int, int] = {}
         self.run: dict[int, int] = {}
@@ -321,7 +321,7 @@ class Model:
         return x
 
 
-def most_beside(instance: Instance, change_budget: int) -> Ints:
+def most_with_others(instance: Instance, change_budget: int) -> Ints:
     """Return how many containers of each app each node can hold when at most `change_budget` of the apps that may stay give up
     theirs: the app itself, and those that hold most of each resource there."""
     most, kept = instance.holds.copy(), instance.kept
@@ -330,14 +330,14 @@ def most_beside(instance: Instance, change_budget: int) -> Ints:
     used = instance.current[kept][:, :, None] * instance.demand[kept][:, None, :]
     free = instance.room - used.sum(axis=0)
     largest = -np.sort(-used, axis=0)[: max(change_budget, 1)]
-    beside = largest[:-1].sum(axis=0)
+    others = largest[:-1].sum(axis=0)
     for app in np.flatnonzero(instance.free_to_move).tolist():
         demand = instance.demand[app]
         stays = instance.current[app] if kept[app] else np.zeros(len(free), np.int64)
-        given_up = beside + (largest[-1] if change_budget else 0)
+        given_up = others + (largest[-1] if change_budget else 0)
         if kept[app]:  # It is one of those: if it is not among the largest, it is there instead of the least of them.
             own = stays[:, None] * demand
-            given_up = np.where(own >= largest[-1], given_up, beside + own) if change_budget else own
+            given_up = np.where(own >= largest[-1], given_up, others + own) if change_budget else own
         for k in np.flatnonzero(demand > 0).tolist():
             most[app] = np.minimum(most[app], np.maximum((free + given_up)[:, k] // demand[k], stays))
     return np.maximum(most, 0)

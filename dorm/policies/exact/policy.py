@@ -62,7 +62,7 @@ class Reference:
         self.reserved = goals.reserved(instance, self.aged)
         self.budget = goals.change_budget(instance, settings)
         self.target: Rows | None = None
-        """Where everything would be if θ2 held no app back, with the fewest changes; None if it holds none back."""
+        """Placement of all apps if θ2 held no app back, with the fewest changes; None if it holds none back."""
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
         """Apps that wait only because θ2 lets too few others shrink in this round."""
         start = greedy.start(instance, self.aged, self.reserved)
@@ -90,7 +90,7 @@ class Reference:
 
         If lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway, and
         there is nothing to prepare for.  But an app that has waited too long cannot be overtaken endlessly: while only θ2
-        holds it back, no app starts that would not start beside it, and the target replaces the nodes reserved for it.
+        holds it back, no app starts that would not start next to it, and the target replaces the nodes reserved for it.
         """
         instance = self.instance
         kept = int(instance.kept.sum())

@@ -34,10 +34,10 @@ EXCESS_PRICE, FLOOR_PRICE = 10.0, 3.0
 relaxed program."""
 
 CHUNK = 16
-"""How many apps one program orders by arrival: weights up to 2^15 stay far above the solver's tolerance."""
+"""Number of apps that one program orders by arrival: weights up to 2^15 stay far above the solver's tolerance."""
 
 SLACK = 1e-6
-"""How much utilization later goals may give up, in units of the largest container's worth."""
+"""Utilization that later goals may give up, in units of the largest container's worth."""
 
 
 class Improved(NamedTuple):
@@ -46,7 +46,7 @@ class Improved(NamedTuple):
     x: Ints
     """Counts, apps by nodes."""
     status: str
-    """As in `Allocation.status`."""
+    """Same as `Allocation.status`."""
     bound: float
     """Upper bound on U less the price of changes, for answers that meet the earlier goals as well; of the whole instance,
     pinned apps included."""

@@ -56,9 +56,9 @@ class ByType(NamedTuple):
 
     curves: dict[str, Learned]
     known: dict[str, Known]
-    """What each of these curves follows from."""
+    """Knowledge from which each of these curves follows."""
     ratios: dict[str, float]
-    """How many times as fast each type is for this app; a type of which nothing is known is missing."""
+    """Speed of each type for this app, in multiples of the base type's; a type of which nothing is known is missing."""
 
     def on(self, name: str, measured: tuple[Measured, ...]) -> tuple[Measured, ...]:
         """Return further measurements as they would have been on a type, as far as that is known."""
@@ -90,7 +90,7 @@ def by_type(typed: Typed) -> ByType | None:
             measured=_converted(known.measured, name, logs),
             alike=_converted(known.alike, name, logs),
         )
-    curves = {name: learned(one) for name, one in on.items()}
+    curves = {name: learned(measures) for name, measures in on.items()}
     return ByType(curves, on, {name: math.exp(value) for name, value in sorted(logs.items())})
 
 
@@ -110,7 +110,7 @@ def _ratios(typed: Typed) -> dict[str, float]:
     base = _longest(typed)
     if base is None:
         return {}
-    found = {base: 0.0}
+    ratios = {base: 0.0}
     for name in typed.types:
         if name == base:
             continue
@@ -120,8 +120,8 @@ def _ratios(typed: Typed) -> dict[str, float]:
             like, likely = _declared_ratio(declared[name], declared[base]), 1.0
         if sure or likely:
             value = own * sure + like * likely * (1.0 - sure)
-            found[name] = round(value, 9) if abs(value) > math.log1p(ALIKE) else 0.0
-    return found
+            ratios[name] = round(value, 9) if abs(value) > math.log1p(ALIKE) else 0.0
+    return ratios
 
 
 def _longest(typed: Typed) -> str | None:
@@ -139,19 +139,19 @@ def _longest(typed: Typed) -> str | None:
 def _ratio(measured: tuple[Measured, ...], name: str, base: str) -> tuple[float, float]:
     """Return the logarithm of how much faster a type is than another, by what was measured on both, and its weight; twice 0 if
     one of them was not measured."""
-    here, there = (believed(tuple(one for one in measured if one.type == each)) for each in (name, base))
+    here, there = (believed(tuple(measure for measure in measured if measure.type == each)) for each in (name, base))
     if not here or not there:
         return 0.0, 0.0
-    longer = here if sum(one.seconds for one in here) > sum(one.seconds for one in there) else there
-    counts = np.array(sorted({float(one.containers) for one in (*here, *there)}))
+    longer = here if sum(point.seconds for point in here) > sum(own.seconds for own in there) else there
+    counts = np.array(sorted({float(measure.containers) for measure in (*here, *there)}))
     expected = dict(zip(counts.tolist(), law(longer, counts).tolist(), strict=True))
     values, weights = [], []
-    for one in here:
+    for own in here:
         for other in there:
-            shape = expected[float(one.containers)] - expected[float(other.containers)]
-            values.append(math.log(one.rate / other.rate) - shape)
-            apart = abs(math.log2(one.containers / other.containers))
-            weights.append(min(trust(one.seconds), trust(other.seconds)) / (1.0 + apart))
+            shape = expected[float(own.containers)] - expected[float(other.containers)]
+            values.append(math.log(own.rate / other.rate) - shape)
+            apart = abs(math.log2(own.containers / other.containers))
+            weights.append(min(trust(own.seconds), trust(other.seconds)) / (1.0 + apart))
     middle = weighted_median(np.array(values), np.array(weights))
     bound = math.log(MOST_RATIO)
     return min(max(middle, -bound), bound), max(weights)
@@ -171,12 +171,12 @@ def _converted(measured: tuple[Measured, ...], name: str, logs: dict[str, float]
     """Return the points of a type, and those of others as they would have been on it.  A point without a type was measured on
     several types, at the pace of the slowest.  Points on types that are gone count only if there are no others."""
     slowest = min(logs, key=lambda each: (logs[each], each))
-    found = []
-    for one in measured:
-        on = one.type if one.type or one.type in logs else slowest
-        if one.type == name:
-            found.append(one)
+    converted = []
+    for measure in measured:
+        on = measure.type if measure.type or measure.type in logs else slowest
+        if measure.type == name:
+            converted.append(measure)
         elif on in logs:
-            rate = one.steps_per_s * math.exp(logs[name] - logs[on])
-            found.append(msgspec.structs.replace(one, steps_per_s=rate, seconds=one.seconds * ELSEWHERE))
-    return tuple(found) or measured
+            rate = measure.steps_per_s * math.exp(logs[name] - logs[on])
+            converted.append(msgspec.structs.replace(measure, steps_per_s=rate, seconds=measure.seconds * ELSEWHERE))
+    return tuple(converted) or measured

@@ -59,7 +59,7 @@ class Choices(NamedTuple):
     draft: Ints
     """The rows that the draft chose, one for each app with choices."""
     pace: tuple[str | None, ...]
-    """Of apps to which types matter: the slowest type that they may be on; None for those that may be anywhere."""
+    """Slowest type that an app to which types matter may be on; None for those that may be anywhere."""
     allowed: tuple[int, ...]
     """The types that they may be on, as bits (`Types.bits`); -1 for all."""
 
@@ -70,7 +70,7 @@ class Chosen(NamedTuple):
     low: Ints
     high: Ints
     pace: dict[int, str]
-    """Of apps to which types matter: the slowest type that they may be on."""
+    """Slowest type that an app to which types matter may be on, by app."""
     moves: frozenset[int]
     """Apps that the program does not leave where they are."""
 
@@ -88,14 +88,14 @@ def choices(instance: Instance, worth: Worth, terms: Terms, served: Rows, *, exa
             rests = bool(worth.rests[i]) and n[i] == worth.count[i]
             if rests:
                 least = most = int(n[i])
-            found = counts_up_to(least, most, int(worth.count[i]), int(n[i]))
+            sizes = counts_up_to(least, most, int(worth.count[i]), int(n[i]))
             if exact:
-                found = list(range(least, most + 1))
+                sizes = list(range(least, most + 1))
             if i in worth.paces:
-                listed.typed(worth, i, served[i], [] if rests else found)
+                listed.typed(worth, i, served[i], [] if rests else sizes)
             else:
                 moved = not rests and least <= worth.count[i] <= most and (exact or worth.types is not None)
-                listed.plain(worth, i, int(n[i]), found, moved=moved)
+                listed.plain(worth, i, int(n[i]), sizes, moved=moved)
         listed.first.append(len(listed.app))
     app, counts = np.array(listed.app, np.int64), np.array(listed.units, np.int64)
     as_it_is = np.array(listed.stays, np.bool_)
@@ -148,9 +148,9 @@ class _Listed:
             return
         n, there = sum(row.values()), types.pace(i, row)
         stays = worth.count[i] == n
-        found: list[tuple[int, str, bool, int, float]] = []
+        options: list[tuple[int, str, bool, int, float]] = []
         if stays:
-            found.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
+            options.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
         offers = types.offers(i, np.array(counts or [n], np.int64))
         values, fits = (worth.at_speed(i, offers.speed) * offers.part).tolist(), offers.fits.tolist()
         for at, count in enumerate(counts):
@@ -159,11 +159,11 @@ class _Listed:
                 bits = each[at]
                 drafted = not stays and (count, name) == (n, there)
                 if drafted or (fit[at] and bits not in seen):
-                    found.append((count, name, False, bits, value[at]))
+                    options.append((count, name, False, bits, value[at]))
                     seen.add(bits)
-        place = next(place for place, (count, name, *_) in enumerate(found) if (count, name) == (n, there))
+        place = next(place for place, (count, name, *_) in enumerate(options) if (count, name) == (n, there))
         self.draft.append(len(self.app) + place)
-        units, pace, stay, bits_of, worths = zip(*found, strict=True)
+        units, pace, stay, bits_of, worths = zip(*options, strict=True)
         self.worths.append(np.array(worths))
         self.stays += stay
         self._rest(i, list(units), pace, list(bits_of))
@@ -226,7 +226,7 @@ class Pools(NamedTuple):
     room: Floats
     """A row for each set and kind of resource, as parts of the cluster."""
     used: Floats
-    """What each choice takes of it: choices × rows."""
+    """Amounts that each choice takes of it: choices × rows."""
 
 
 def pools(instance: Instance, offered: Choices, types: Types) -> Pools:

@@ -27,13 +27,13 @@ EXCESS = 100.0
 """Penalty of a fairness loss of 1 beyond θ1, in worths of the most valuable choice: it comes before all worth, as goal 3
 does."""
 FEW = 4_000
-"""With fewer columns the whole program is solved at once."""
+"""Number of columns below which the whole program is solved at once."""
 FIRST = 2_000
 """Columns to start with, in addition to those that disturb nothing."""
 SMALLEST = 1e-9
 """Smaller gains beyond the prices count as none."""
 WHOLE = 1_000
-"""With fewer columns they are chosen in whole."""
+"""Number of columns below which they are chosen in whole."""
 GAP = 1e-4
 """The search for whole choices ends this close to the optimum, relatively."""
 SEARCH = 20_000
@@ -45,7 +45,7 @@ def in_whole(gain: Floats, uses: Floats, member: Ints, rest: Floats, apps: int) 
     matrix = _matrix(uses, member, len(rest), apps)
     options: Any = {"node_limit": max(1, SEARCH // len(gain)), "mip_rel_gap": GAP, "time_limit": GUARD_S}
     try:
-        found = milp(
+        solution = milp(
             np.append(-gain, EXCESS),
             integrality=np.append(np.ones(len(gain), np.int64), 0),
             bounds=Bounds(np.zeros(len(gain) + 1), np.append(np.ones(len(gain)), np.inf)),
@@ -54,9 +54,9 @@ def in_whole(gain: Floats, uses: Floats, member: Ints, rest: Floats, apps: int) 
         )
     except Exception:  # A solver that raises costs quality, never the round.
         return None
-    if found.x is None or not np.isfinite(found.x).all():
+    if solution.x is None or not np.isfinite(solution.x).all():
         return None
-    return np.asarray(np.rint(found.x[:-1]), np.float64)
+    return np.asarray(np.rint(solution.x[:-1]), np.float64)
 
 
 def _matrix(uses: Floats, of: Ints, rest: int, apps: int) -> coo_array:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.learning import Known
 
 GROWTH = 2
-"""How many times the largest measured count an app may have while its speed is being learned."""
+"""Largest count of an app while its speed is being learned, in multiples of the largest measured one."""
 MOST_GAIN = 1.5
 """A speed-up of more than this many times the number of units is an error of measurement, and clipped."""
 LEAST_GAIN = 0.01
@@ -49,19 +49,19 @@ class Curve(NamedTuple):
 
     def speed_up(self, units: Ints) -> Floats:
         """Return the speed with these numbers of units, each at least 1, relative to one unit."""
-        found = np.interp(units * float(self.gang), self.counts, self.rates)
-        return np.asarray(np.clip(found, LEAST_GAIN, MOST_GAIN * self.fast * units))
+        rates = np.interp(units * float(self.gang), self.counts, self.rates)
+        return np.asarray(np.clip(rates, LEAST_GAIN, MOST_GAIN * self.fast * units))
 
     def one(self, units: int) -> float:
         """Return the speed with this many units, at least 1, relative to one unit."""
         (counts, rates), n = self.points, units * self.gang
         at = bisect_right(counts, n)
         if at == len(counts):
-            found = rates[-1]
+            rate = rates[-1]
         else:
             low, high = at - 1, at
-            found = rates[low] + (rates[high] - rates[low]) * (n - counts[low]) / (counts[high] - counts[low])
-        return min(max(found, LEAST_GAIN), MOST_GAIN * self.fast * units)
+            rate = rates[low] + (rates[high] - rates[low]) * (n - counts[low]) / (counts[high] - counts[low])
+        return min(max(rate, LEAST_GAIN), MOST_GAIN * self.fast * units)
 
 
 def curve(app: AppDemand) -> Curve:
@@ -73,10 +73,10 @@ def curve(app: AppDemand) -> Curve:
 @lru_cache(maxsize=16_384)
 def curve_of(known: Known) -> Curve:
     """Return the curve that follows from this knowledge (`curve`)."""
-    found = learned(known)
-    one = max(found.rate(known.gang), float(found.rates.max()) * 1e-9)
-    rates = found.rates / one
-    return Curve(found.counts, rates, known.gang, (tuple(found.counts.tolist()), tuple(rates.tolist())))
+    learned_ = learned(known)
+    base = max(learned_.rate(known.gang), float(learned_.rates.max()) * 1e-9)
+    rates = learned_.rates / base
+    return Curve(learned_.counts, rates, known.gang, (tuple(learned_.counts.tolist()), tuple(rates.tolist())))
 
 
 class Paces(NamedTuple):
@@ -84,9 +84,9 @@ class Paces(NamedTuple):
 
     curves: dict[str, Curve]
     mixed: Curve
-    """On nodes of any of these types."""
+    """Curve on nodes of any of these types."""
     one: float
-    """Its rate with one unit on the slowest type: steps per second if `absolute`."""
+    """Rate of the app with one unit on the slowest type: steps per second if `absolute`."""
     absolute: bool
 
     def slowest(self, units: int, types: Iterable[str]) -> str:
@@ -96,8 +96,8 @@ class Paces(NamedTuple):
 
     def as_fast(self, units: int, pace: str, most: float = math.inf) -> tuple[str, ...]:
         """Return the types on which so many units are at least as fast as on this one, and at most so many times, sorted."""
-        one = self.curves[pace].one(units) * (1 - 1e-9)
-        return tuple(name for name in sorted(self.curves) if one <= self.curves[name].one(units) <= one * most)
+        speed = self.curves[pace].one(units) * (1 - 1e-9)
+        return tuple(name for name in sorted(self.curves) if speed <= self.curves[name].one(units) <= speed * most)
 
 
 def paces(app: AppDemand, types: Sequence[str], usable: Sequence[str]) -> Paces | None:
@@ -111,19 +111,19 @@ def _paces(typed: Typed, usable: tuple[str, ...]) -> Paces | None:
     learned_on = by_type(typed)
     if learned_on is None:
         return None
-    gang, found = typed.known.gang, [(name, learned_on.curves[name]) for name in usable]
-    counts = np.unique(np.concatenate([each.counts for _, each in found]))
-    rates = np.stack([np.interp(counts, each.counts, each.rates) for _, each in found])
+    gang, usable_curves = typed.known.gang, [(name, learned_on.curves[name]) for name in usable]
+    counts = np.unique(np.concatenate([each.counts for _, each in usable_curves]))
+    rates = np.stack([np.interp(counts, each.counts, each.rates) for _, each in usable_curves])
     slowest = rates.min(axis=0)
-    one = max(float(np.interp(gang, counts, slowest)), float(slowest.max()) * 1e-9)
-    rates = np.minimum(rates, MOST_RATIO * slowest) / one
+    base = max(float(np.interp(gang, counts, slowest)), float(slowest.max()) * 1e-9)
+    rates = np.minimum(rates, MOST_RATIO * slowest) / base
     plain = tuple(counts.tolist())
     curves = {}
-    for (name, _), rate in zip(found, rates, strict=True):
+    for (name, _), rate in zip(usable_curves, rates, strict=True):
         fast = max(float(np.interp(gang, counts, rate)), 1.0)
         curves[name] = Curve(counts, rate, gang, (plain, tuple(rate.tolist())), fast)
-    mixed = Curve(counts, slowest / one, gang, (plain, tuple((slowest / one).tolist())))
-    return Paces(curves, mixed, one, all(each.absolute for _, each in found))
+    mixed = Curve(counts, slowest / base, gang, (plain, tuple((slowest / base).tolist())))
+    return Paces(curves, mixed, base, all(each.absolute for _, each in usable_curves))
 
 
 def useful(app: AppDemand, types: Sequence[str] = ()) -> int:
@@ -131,12 +131,12 @@ def useful(app: AppDemand, types: Sequence[str] = ()) -> int:
 
     What it has now is useful, and everything if too little is known.  The speed is linear between known points, so only
     these matter.  On a cluster with several `types` it is the largest such count of any of them."""
-    found = paces(app, types, types)
-    points = len(app.speed) + len(app.measured) + sum(map(len, app.speed_on.values())) * (found is not None)
+    curves = paces(app, types, types)
+    points = len(app.speed) + len(app.measured) + sum(map(len, app.speed_on.values())) * (curves is not None)
     if points < 2 or app.n_max <= app.n_min:
         return app.n_max
     known = known_of(app)
-    fastest = _fastest(known) if found is None else max(_as_fast(known, each) for each in found.curves.values())
+    fastest = _fastest(known) if curves is None else max(_as_fast(known, each) for each in curves.curves.values())
     return min(max(fastest, app.n_min, sum(app.current.values())), app.n_max)
 
 
@@ -146,14 +146,14 @@ def _fastest(known: Known) -> int:
     return _as_fast(known, curve_of(known))
 
 
-def _as_fast(known: Known, found: Curve) -> int:
+def _as_fast(known: Known, curve: Curve) -> int:
     gang = known.gang
-    counts = [int(n) for n in found.points[0]]
+    counts = [int(n) for n in curve.points[0]]
     units = {n // gang for n in counts} | {-(-n // gang) for n in counts}
     least = max(-(-known.least // gang), 1)
     most = max(known.most // gang, least)
     tried = np.array(sorted({least, *(n for n in units if least <= n <= most), most}), np.int64)
-    speed = found.speed_up(tried)
+    speed = curve.speed_up(tried)
     return int(tried[int(np.argmax(speed >= speed.max() * (1 - 1e-9)))]) * gang
 
 
@@ -172,16 +172,16 @@ def largest(app: AppDemand) -> int:
     return learning.largest(known_of(app))
 
 
-def work_s(app: AppDemand, found: Paces | None = None) -> float:
+def work_s(app: AppDemand, paces_: Paces | None = None) -> float:
     """Return the work that is left, in seconds of one unit: on the slowest type of nodes, if types matter.
 
     It follows from the remaining steps and the speed, if both are known; else it is as much as the app has received so
     far, which is what attained service says of heavy-tailed work (Tiresias, NSDI 2019, §3.2)."""
     gang = max(app.gang, 1)
     known = learned(known_of(app))
-    absolute = known.absolute if found is None else found.absolute
+    absolute = known.absolute if paces_ is None else paces_.absolute
     if app.remaining_steps is not None and absolute:
-        rate = known.rate(gang) if found is None else found.one
+        rate = known.rate(gang) if paces_ is None else paces_.one
         left = app.remaining_steps / rate if rate > 0 else MOST_WORK_S
     else:
         left = app.served_s / gang

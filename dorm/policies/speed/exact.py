@@ -51,11 +51,11 @@ class ExactRound(Round):
 
     def improved(self, served: Rows, terms: Terms, worth: Worth, closed: Flags | None) -> Rows:
         near = super().improved(served, terms, worth, closed)
-        found = Program(self.instance, served, terms, worth, closed).solve()
-        if found is None:
+        solution = Program(self.instance, served, terms, worth, closed).solve()
+        if solution is None:
             self.status = "node_limit"
             return near
-        rows, proven = found
+        rows, proven = solution
         self.status = "optimal" if proven else "node_limit"
         return rows if self.standing(rows, terms, worth) >= self.standing(near, terms, worth) else near
 
@@ -106,14 +106,14 @@ class Program:
         return rows, result.status == 0
 
     def _cells(self, closed: Flags | None) -> list[tuple[int, int]]:
-        instance, found = self.instance, []
+        instance, cells = self.instance, []
         for app in self.apps:
             usable = instance.eligible[instance.requirement[app]]
             if closed is not None:
                 usable = usable & ~closed
             nodes = {*np.flatnonzero(usable).tolist(), *self.served[app]}
-            found += [(app, node) for node in sorted(nodes)]
-        return found
+            cells += [(app, node) for node in sorted(nodes)]
+        return cells
 
     def _most(self, app: int, node: int) -> int:
         demand = self.instance.demand[app]
@@ -128,17 +128,17 @@ class Program:
         for i, (app, node) in enumerate(self.cells):
             cells[app].append((many + i, node))
         for app in self.apps:
-            mine = range(int(offered.first[app]), int(offered.first[app + 1]))
-            rows.append((dict.fromkeys(mine, 1.0), 1.0, 1.0))
-            counted = {row: -float(offered.units[row]) for row in mine}
+            own = range(int(offered.first[app]), int(offered.first[app + 1]))
+            rows.append((dict.fromkeys(own, 1.0), 1.0, 1.0))
+            counted = {row: -float(offered.units[row]) for row in own}
             rows.append(({**counted, **{cell: 1.0 for cell, _ in cells[app]}}, 0.0, 0.0))
-            for row in mine:
+            for row in own:
                 if offered.stays[row]:
                     here = self.served[app]
                     rows += [
                         ({cell: 1.0, row: -float(here[node])}, 0.0, np.inf) for cell, node in cells[app] if node in here
                     ]
-            rows += self._bound(cells[app], mine)
+            rows += self._bound(cells[app], own)
         for node in range(len(instance.nodes)):
             for k in range(len(instance.kinds)):
                 used = {
@@ -152,16 +152,16 @@ class Program:
         rows.append(({**dict(enumerate(offered.loss.tolist())), width - 1: -1.0}, -np.inf, self.loss_budget))
         return _linear(rows, width)
 
-    def _bound(self, cells: list[tuple[int, int]], mine: range) -> list[tuple[dict[int, float], float, float]]:
+    def _bound(self, cells: list[tuple[int, int]], own: range) -> list[tuple[dict[int, float], float, float]]:
         """Return the constraint that an app to which types matter has nothing on types that its choice does not allow."""
-        offered, found = self.offered, []
-        if self.types is None or offered.pace[mine[0]] is None:
+        offered, bounds = self.offered, []
+        if self.types is None or offered.pace[own[0]] is None:
             return []
         for cell, node in cells:
-            most = float(max(offered.units[mine.start : mine.stop]))
+            most = float(max(offered.units[own.start : own.stop]))
             here = 1 << int(self.types.of[node])
-            found.append(({cell: 1.0, **{row: -most for row in mine if offered.allowed[row] & here}}, -np.inf, 0.0))
-        return found
+            bounds.append(({cell: 1.0, **{row: -most for row in own if offered.allowed[row] & here}}, -np.inf, 0.0))
+        return bounds
 
 
 def _linear(rows: list[tuple[dict[int, float], float, float]], width: int) -> LinearConstraint:

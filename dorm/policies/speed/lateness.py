@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.worth import Worth
 
 MOST_SHARES = 2.0
-"""How many fair shares a late app is owed at most."""
+"""Largest number of fair shares that a late app is owed."""
 NO_BOUND = 1e6
 SMALLEST = 1e-6
 
@@ -31,9 +31,9 @@ def floors(instance: Instance, worth: Worth, shares: Floats, bound: float, entit
     """Return how many units each app needs for its ρ to stay within the bound; 0 if any number does.
 
     `shares` are fair dominant shares; apps that are not `entitled` to one are owed nothing."""
-    found = np.zeros(len(instance.apps), np.int64)
+    floors_ = np.zeros(len(instance.apps), np.int64)
     if bound >= NO_BOUND:
-        return found
+        return floors_
     for i, app in enumerate(instance.apps):
         unit = float(instance.unit[i])
         if not (entitled[i] and app.age_s > 0 and 0 < unit < math.inf and shares[i] > 0):
@@ -47,8 +47,8 @@ def floors(instance: Instance, worth: Worth, shares: Floats, bound: float, entit
         isolated = served / max(fair, SMALLEST) + work / max(speed, SMALLEST)
         left = bound * isolated - app.age_s
         most = min(int(instance.fits_empty[i]), max(1, math.ceil(MOST_SHARES * fair)))
-        found[i] = _least(curve.one, work / left, most) if left > 0 else most
-    return np.minimum(found, instance.fits_empty)
+        floors_[i] = _least(curve.one, work / left, most) if left > 0 else most
+    return np.minimum(floors_, instance.fits_empty)
 
 
 def _between(low: float, high: float, units: float) -> float:

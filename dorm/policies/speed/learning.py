@@ -39,14 +39,14 @@ _NOISE = 0.1
 """Standard deviation of log T if it was measured for a minute."""
 _MINUTE = 60.0
 _SPREAD = {"declared": 0.1, "alike": 0.15, "law": 0.3}
-"""By basis of an expectation: its error for each doubling of the distance to the next measured count, as a standard deviation
-of log T."""
+"""Error by basis of an expectation, for each doubling of the distance to the next measured count, as a standard deviation of
+log T."""
 _MOST = 1e12
 """Counts, rates and seconds beyond this, and rates below its inverse, are nonsense."""
 _FAR = 4.0
 """A measured rate counts if it is at most this many times off the expectation through the other points."""
 _MOST_SLOWER, _MOST_FASTER = 20.0, 2.0
-"""With more containers, an app is at most this many times slower, and at most this many times faster than in proportion."""
+"""Bounds of the speed with more containers: this many times slower, and this many times faster than in proportion."""
 
 
 class Point(NamedTuple):
@@ -72,7 +72,7 @@ class Learned(NamedTuple):
     largest: int
     """The largest count that was measured, on it or on the app like it; 0 for none."""
     measured: tuple[Point, ...]
-    """Its accepted measurements."""
+    """Accepted measurements of the app."""
     spread: float
     """The error of the expectation for each doubling of the distance to these, as a standard deviation of log T."""
 
@@ -124,10 +124,13 @@ def largest(known: Known) -> int:
 def believed(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
     """Return one point for each count, weighted by time, without implausible ones."""
     sums: dict[int, tuple[float, float]] = {}
-    for one in measured:
-        if 0 < one.containers < _MOST and 1 / _MOST < one.steps_per_s < _MOST and 0 < one.seconds < _MOST:
-            total, seconds = sums.get(one.containers, (0.0, 0.0))
-            sums[one.containers] = (total + math.log(one.steps_per_s) * one.seconds, seconds + one.seconds)
+    for measure in measured:
+        if 0 < measure.containers < _MOST and 1 / _MOST < measure.steps_per_s < _MOST and 0 < measure.seconds < _MOST:
+            total, seconds = sums.get(measure.containers, (0.0, 0.0))
+            sums[measure.containers] = (
+                total + math.log(measure.steps_per_s) * measure.seconds,
+                seconds + measure.seconds,
+            )
     points = [Point(n, math.exp(total / seconds), seconds) for n, (total, seconds) in sums.items()]
     kept: list[Point] = []
     for point in sorted(points, key=lambda point: (-point.seconds, point.containers)):
@@ -139,9 +142,9 @@ def believed(measured: tuple[Measured, ...]) -> tuple[Point, ...]:
     return tuple(sorted(kept))
 
 
-def _both_true(one: Point, other: Point) -> bool:
+def _both_true(first: Point, second: Point) -> bool:
     """Return whether an app can have both speeds: more containers are at most this many times slower or faster."""
-    few, many = sorted((one, other))
+    few, many = sorted((first, second))
     return 1 / _MOST_SLOWER <= many.rate / few.rate <= _MOST_FASTER * many.containers / few.containers
 
 
@@ -183,12 +186,12 @@ def _learned(
 
 def _counts(gang: int, least: int, most: int, known: list[int]) -> Floats:
     """Return where the curve is computed: at all known counts, and at powers of two of its smallest."""
-    found = {gang, least, most, *known}
+    counts = {gang, least, most, *known}
     n = gang
     while n < most:
-        found.add(n)
+        counts.add(n)
         n *= 2
-    return np.array(sorted(n for n in found if n > 0), np.float64)
+    return np.array(sorted(n for n in counts if n > 0), np.float64)
 
 
 def _between(points: tuple[tuple[int, float], ...], counts: Floats) -> Floats:

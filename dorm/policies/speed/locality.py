@@ -46,9 +46,9 @@ class Locality:
 
     def __init__(self, problem: Problem) -> None:
         self.here = _on_one_node(problem)
-        """How many containers of each app one empty node of each type holds at most, by app and type."""
+        """Largest number of containers that one empty node of a type holds, by app and type."""
         self.spread: dict[str, tuple[Measured, ...]] = {}
-        """What was measured on more nodes than necessary, by app."""
+        """Measurements on more nodes than necessary, by app."""
         apps = tuple(self._on_few(app) for app in problem.apps)
         self.problem = msgspec.structs.replace(problem, apps=apps) if self.spread else problem
 
@@ -58,16 +58,18 @@ class Locality:
         here = self.here[app.id]
         largest = max(here.values(), default=0)
 
-        def apart(one: Measured) -> bool:
-            return one.nodes > 1 and one.containers <= here.get(one.type, largest)
+        def apart(measure: Measured) -> bool:
+            return measure.nodes > 1 and measure.containers <= here.get(measure.type, largest)
 
-        near = (one.containers for one in app.measured if not apart(one))
+        near = (measured.containers for measured in app.measured if not apart(measured))
         known = largest if app.speed or app.speed_on else max(near, default=0)
-        spread = tuple(one for one in app.measured if apart(one) and one.containers <= known)
+        spread = tuple(measured for measured in app.measured if apart(measured) and measured.containers <= known)
         if not spread:
             return app
         self.spread[app.id] = spread
-        return msgspec.structs.replace(app, measured=tuple(one for one in app.measured if one not in spread))
+        return msgspec.structs.replace(
+            app, measured=tuple(measured for measured in app.measured if measured not in spread)
+        )
 
     def across(self, app: AppDemand) -> tuple[float, ...] | None:
         """Return the part of its speed that an app keeps across nodes, for 0, 1, … units up to those that one node holds;
@@ -78,12 +80,12 @@ class Locality:
         """Return the same for each of these types, if they matter to the app; types on which it may be anywhere are
         missing."""
         typed = typed_of(app, types)
-        found = by_type(typed) if typed is not None else None
-        if found is None:
+        curves = by_type(typed) if typed is not None else None
+        if curves is None:
             return {}
         here, spread = self.here[app.id], self.spread.get(app.id, ())
         each = (
-            (name, self._kept(app, found.known[name], here.get(name, 0), found.on(name, spread) if spread else ()))
+            (name, self._kept(app, curves.known[name], here.get(name, 0), curves.on(name, spread) if spread else ()))
             for name in types
         )
         return {name: kept for name, kept in each if kept is not None}
@@ -98,23 +100,23 @@ def _across(known: Known, units: int, spread: tuple[Measured, ...]) -> tuple[flo
     gang, curve = known.gang, curve_of(known)
     points = {
         *(n for n, _ in sound(known.speed)),
-        *(one.containers for one in believed((*known.measured, *known.alike))),
+        *(point.containers for point in believed((*known.measured, *known.alike))),
     }
     beyond = sorted(n // gang for n in points if n % gang == 0 and units < n // gang <= BEYOND * units)
     if not beyond and not spread:
         return None
     crossing = max(0.0, min((1 / curve.one(n) - 1 / n for n in beyond), default=0.0))
     near = [curve.one(n) for n in range(1, units + 1)]  # Plain numbers: most nodes hold few containers.
-    found = [near[0], *(min(rate, 1 / (1 / n + crossing)) for n, rate in enumerate(near[1:], 2))]
-    seen = [(one, found[one.containers // gang - 1]) for one in believed(spread) if one.containers >= 2 * gang]
+    speeds = [near[0], *(min(rate, 1 / (1 / n + crossing)) for n, rate in enumerate(near[1:], 2))]
+    seen = [(point, speeds[point.containers // gang - 1]) for point in believed(spread) if point.containers >= 2 * gang]
     if seen and (of := learned(known)).absolute:
-        off = np.array([math.log(one.rate / (of.rate(gang) * expected)) for one, expected in seen])
-        middle = weighted_median(off, np.array([trust(one.seconds) for one, _ in seen]))
+        off = np.array([math.log(point.rate / (of.rate(gang) * expected)) for point, expected in seen])
+        middle = weighted_median(off, np.array([trust(point.seconds) for point, _ in seen]))
         bound = math.log(MOST_OFF)
-        sure = trust(sum(one.seconds for one, _ in seen))
+        sure = trust(sum(point.seconds for point, _ in seen))
         factor = math.exp(round(sure * min(max(middle, -bound), bound), 9))
-        found = [near[0], *(min(rate, one * factor) for rate, one in zip(near[1:], found[1:], strict=True))]
-    kept = [one / rate for one, rate in zip(found, near, strict=True)]
+        speeds = [near[0], *(min(rate, measured * factor) for rate, measured in zip(near[1:], speeds[1:], strict=True))]
+    kept = [speed / rate for speed, rate in zip(speeds, near, strict=True)]
     return None if min(kept) >= MATTERS else (1.0, *kept)
 
 
@@ -122,11 +124,11 @@ def _on_one_node(problem: Problem) -> dict[str, dict[str, int]]:
     """Return how many containers of each app one empty node of each type holds at most."""
     nodes = [node for node in problem.nodes if not node.drained]
     shapes: dict[str, list[tuple[str, dict[str, int]]]] = {}
-    found: dict[tuple[str, tuple[tuple[str, int], ...]], dict[str, int]] = {}
+    shared: dict[tuple[str, tuple[tuple[str, int], ...]], dict[str, int]] = {}
     held = {}
     for app in problem.apps:
         key = (app.require, tuple(sorted(app.demand.items())))
-        if key not in found:
+        if key not in shared:
             if app.require not in shapes:
                 shapes[app.require] = _shapes(nodes, app.require)
             needs = [(kind, amount) for kind, amount in app.demand.items() if amount > 0]
@@ -134,8 +136,8 @@ def _on_one_node(problem: Problem) -> dict[str, dict[str, int]]:
             for type_, shape in shapes[app.require]:
                 here = min((shape.get(kind, 0) // amount for kind, amount in needs), default=0)
                 held_by[type_] = max(held_by.get(type_, 0), here)
-            found[key] = held_by
-        held[app.id] = found[key]
+            shared[key] = held_by
+        held[app.id] = shared[key]
     return held
 
 

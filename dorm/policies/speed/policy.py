@@ -1,6 +1,6 @@
 """The policy `dorm-speed`: Dorm's promises, and containers where they finish most work.
 
-serve    which apps get their n_min, as for `dorm`: in place, beside the others, or by shrinking a few of them; if not all
+serve    which apps get their n_min, as for `dorm`: in place, next to the others, or by shrinking a few of them; if not all
          of them can start, in the order of `queueing`
 choose   how many containers each app should have, by a linear program over the counts that it may have
 resize   these counts on nodes, one app after the other, and the remaining room to the apps that gain most
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.types import Types
 
 MIXING = 100
-"""Among more apps, each is small beside a type of nodes, so a mixture of types is hardly ever needed for θ1."""
+"""Among more apps, each is small compared with a type of nodes, so a mixture of types is hardly ever needed for θ1."""
 NOT_FASTER = Reason("gain", "it would not be done earlier with more")
 SLOWER_APART = Reason("gain", "with more it would be on several nodes, where it is slower")
 
@@ -68,12 +68,12 @@ class SpeedPolicy:
         problem = locality.problem
         apps = tuple(_within_use(app, types) for app in problem.apps)
         instance = integer.read(msgspec.structs.replace(problem, apps=apps))
-        found = self._round(instance, settings, locality).allocation()
+        answer_ = self._round(instance, settings, locality).allocation()
         for before, app in zip(problem.apps, apps, strict=True):
-            if app.id not in found.reasons and sum(found.counts[app.id].values()) < before.n_max:
-                found.reasons[app.id] = _beyond_use(before, types)
+            if app.id not in answer_.reasons and sum(answer_.counts[app.id].values()) < before.n_max:
+                answer_.reasons[app.id] = _beyond_use(before, types)
         return msgspec.structs.replace(
-            found, reasons=dict(sorted(found.reasons.items())), batches=tuning.batches(found.counts)
+            answer_, reasons=dict(sorted(answer_.reasons.items())), batches=tuning.batches(answer_.counts)
         )
 
     def _round(self, instance: Instance, settings: dict[str, float], locality: Locality) -> Round:
@@ -115,13 +115,13 @@ class Round:
         self.status = "near"
 
     def allocation(self) -> Allocation:
-        beside, unserved, draft, left = self._served()
+        served, unserved, draft, left = self._served()
         if left:  # Not all can start, so it matters who comes first.
             self.instance = queueing.in_order(self.instance, self.types, self.settings["patience_s"])
             self.serving = Serving(self.instance, self.settings)
-            beside, unserved, draft, left = self._served()
+            served, unserved, draft, left = self._served()
         serving, instance = self.serving, self.instance
-        target = serving.target(beside, draft, unserved) if left else None
+        target = serving.target(served, draft, unserved) if left else None
         worth = Worth(instance, self.settings, integer.changed(instance, draft.rows), self.types, self.locality)
         terms = self._terms(draft.rows, target, worth)
         rows: Rows = draft.rows
@@ -130,13 +130,13 @@ class Round:
         return self._answer(rows, self._terms(rows, target, worth), worth)
 
     def _served(self) -> tuple[Draft, list[int], Draft, list[int]]:
-        """Return the draft in which apps that fit beside the others have their n_min, and those that do not fit; and the same
+        """Return the draft in which apps that fit next to the others have their n_min, and those that do not fit; and the same
         once others have made room."""
         serving = self.serving
-        beside = Draft(self.instance, serving.staying(), np.zeros(len(self.instance.nodes), np.int64))
-        unserved = serving.serve(beside)
-        draft = beside.copy() if unserved else beside
-        return beside, unserved, draft, serving.make_room(draft, unserved, serving.budget)
+        served = Draft(self.instance, serving.staying(), np.zeros(len(self.instance.nodes), np.int64))
+        unserved = serving.serve(served)
+        draft = served.copy() if unserved else served
+        return served, unserved, draft, serving.make_room(draft, unserved, serving.budget)
 
     def _terms(self, rows: Rows, target: Rows | None, worth: Worth) -> scoring.Terms:
         entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.serving.held_back
@@ -216,7 +216,7 @@ class Round:
         disturbed = worth.lately + float(worth.disturbs[changed].sum())
         # The number of changed apps, plus the full restarts that θ2 would still allow.
         budget = int(changed.sum()) + max(0, int(self.serving.budget - disturbed + 1e-9))
-        found = answer.allocation(
+        allocation = answer.allocation(
             instance,
             rows,
             terms._replace(change_budget=budget),
@@ -226,11 +226,11 @@ class Round:
         )
         n, free = integer.counts_of(rows), integer.free_room(instance, rows)
         for i, app in enumerate(instance.apps):
-            reason = found.reasons.get(app.id)
+            reason = allocation.reasons.get(app.id)
             if reason is not None and reason.code == "solver" and n[i] >= instance.n_min[i]:
                 apart = _only_apart(instance, worth, rows[i], i, free)
-                found.reasons[app.id] = SLOWER_APART if apart else _no_gain(instance, worth, i, int(n[i]))
-        return found
+                allocation.reasons[app.id] = SLOWER_APART if apart else _no_gain(instance, worth, i, int(n[i]))
+        return allocation
 
 
 def _only_apart(instance: Instance, worth: Worth, row: Mapping[int, int], app: int, free: Ints) -> bool:

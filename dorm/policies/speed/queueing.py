@@ -8,7 +8,7 @@ n_min.  Of apps that arrive together the shortest starts first, which keeps the 
 
 Nobody checks what owners declare, so this order ends: an app that has waited for longer than `patience_s`, and for longer than
 its own `service`, comes before all others, and such apps are served by arrival.  So an app whose owner declares too little
-work overtakes others for a while and not for good, and one whose owner declares too much delays only itself.
+work overtakes others for a while and not permanently, and one whose owner declares too much delays only itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.types import Types
 
 USUAL_S = 3600.0
-"""How long an app runs with n_min if nothing is known about its work."""
+"""Seconds for which an app runs with n_min if nothing is known about its work."""
 
 
 def in_order(instance: Instance, types: Types | None, patience_s: float) -> Instance:
@@ -46,12 +46,12 @@ def in_order(instance: Instance, types: Types | None, patience_s: float) -> Inst
         if known and service[app] > patience_s:
             waited_s = instance.apps[app].waited_s * patience_s / service[app]
             apps[app] = msgspec.structs.replace(apps[app], waited_s=waited_s)
-    found = replace(instance, apps=tuple(apps))
-    aged = integer.aged(found, patience_s)
+    ordered = replace(instance, apps=tuple(apps))
+    aged = integer.aged(ordered, patience_s)
     ran = [app for app in instance.arrival if instance.running[app]]
     first = [app for app in waits if aged[app]]
     later = sorted((app for app in waits if not aged[app]), key=lambda app: (-ratio[app], service[app]))
-    return replace(found, arrival=(*ran, *first, *later))
+    return replace(ordered, arrival=(*ran, *first, *later))
 
 
 def _ratio(app: AppDemand, service_s: float) -> float:

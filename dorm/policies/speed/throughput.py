@@ -71,10 +71,10 @@ def goodputs(points: Points, batch: Batch | None, counts: Ints, per_node: int) -
         return Goodputs(np.tile(counts.astype(np.float64), (2, 1)), np.zeros((2, len(counts)), np.int64))
     model = _fitted(points, batch, per_node)
     n = np.append(1, counts)  # The first one shows the speed of one container.
-    found = _fixed(model, n, points[-1][0]) if batch is None else _tuned(model, batch, n)
-    one = float(found.values[0, 0])
-    sane = np.clip(found.values[:, 1:], LEAST_GAIN * one, MOST_GAIN * one * counts)
-    return Goodputs(np.asarray(sane), found.batches[:, 1:])
+    tuned = _fixed(model, n, points[-1][0]) if batch is None else _tuned(model, batch, n)
+    base = float(tuned.values[0, 0])
+    sane = np.clip(tuned.values[:, 1:], LEAST_GAIN * base, MOST_GAIN * base * counts)
+    return Goodputs(np.asarray(sane), tuned.batches[:, 1:])
 
 
 def _fixed(model: _Model, n: Ints, last: int) -> Goodputs:
@@ -145,10 +145,10 @@ def _fitted(points: Points, batch: Batch | None, per_node: int) -> _Model:
     rows = np.vstack([columns / step[:, None], [PRIOR * passes[0] / step[0], 0, 0, 0, 0, 0]])
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     try:
-        found = nnls(rows / scale, np.append(np.ones(len(n)), PRIOR / 2))[0] / scale
+        fitted = nnls(rows / scale, np.append(np.ones(len(n)), PRIOR / 2))[0] / scale
     except RuntimeError:  # Its iterations are limited; then only the curve is known, which is met exactly below.
-        found = np.array([0.0, step[0] * n[0] / samples, 0.0, 0.0, 0.0, 0.0])
-    alpha, beta, *sync = found.tolist()
+        fitted = np.array([0.0, step[0] * n[0] / samples, 0.0, 0.0, 0.0, 0.0])
+    alpha, beta, *sync = fitted.tolist()
     if not across.any():
         sync[2:] = [ACROSS * sync[0], ACROSS * sync[1]]
     if not alpha and not beta:

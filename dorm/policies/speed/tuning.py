@@ -33,7 +33,7 @@ class _Tuned(NamedTuple):
 
     counts: Ints
     rates: Floats
-    """On as few nodes as hold this many."""
+    """Rates on as few nodes as hold this many."""
     batches: Ints
     """The best batch sizes: the first row on one node, the second across nodes."""
 
@@ -43,8 +43,8 @@ class Tuning:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._found: dict[str, dict[str | None, _Tuned]] = {}
-        """By app and type of nodes; None for all types that have no speed of their own."""
+        self._tuned: dict[str, dict[str | None, _Tuned]] = {}
+        """Tuned sizes by app and type of nodes; None for all types that have no speed of their own."""
         self._type_of = {node.id: node.type for node in problem.nodes}
         if any(app.batch is not None and (app.speed or app.speed_on) for app in problem.apps):
             self._tune()
@@ -56,15 +56,15 @@ class Tuning:
                 here = per_node(instance, i) * int(instance.gang[i])
                 curves: dict[str | None, Points] = {None: app.speed}
                 curves.update(app.speed_on.items())
-                self._found[app.id] = {type_: _tuned(app, app.batch, points, here) for type_, points in curves.items()}
-        apps = tuple(self._without(app) if app.id in self._found else app for app in self.problem.apps)
+                self._tuned[app.id] = {type_: _tuned(app, app.batch, points, here) for type_, points in curves.items()}
+        apps = tuple(self._without(app) if app.id in self._tuned else app for app in self.problem.apps)
         self.problem = msgspec.structs.replace(self.problem, apps=apps)
 
     def _without(self, app: AppDemand) -> AppDemand:
         """Return the app with goodput for speed, and without a range of batch sizes."""
         curves = {
-            type_: tuple((int(n), float(rate)) for n, rate in zip(one.counts, one.rates, strict=True))
-            for type_, one in self._found[app.id].items()
+            type_: tuple((int(n), float(rate)) for n, rate in zip(curve.counts, curve.rates, strict=True))
+            for type_, curve in self._tuned[app.id].items()
         }
         return msgspec.structs.replace(
             app,
@@ -77,17 +77,17 @@ class Tuning:
     def batches(self, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
         """Return the best batch size of each of these apps that has containers, by their counts by node: the batch size
         of the next count of its curve."""
-        found = {}
-        for name, tuned in sorted(self._found.items()):
+        sizes = {}
+        for name, tuned in sorted(self._tuned.items()):
             row = counts.get(name, {})
             if not row:
                 continue
             type_ = self._type_of.get(min(row), "")
-            one = tuned[type_ if type_ in tuned else None]
-            place = min(int(np.searchsorted(one.counts, sum(row.values()))), len(one.counts) - 1)
+            curve = tuned[type_ if type_ in tuned else None]
+            place = min(int(np.searchsorted(curve.counts, sum(row.values()))), len(curve.counts) - 1)
             if place >= 0:
-                found[name] = int(one.batches[int(len(row) > 1), place])
-        return found
+                sizes[name] = int(curve.batches[int(len(row) > 1), place])
+        return sizes
 
 
 def per_node(instance: Instance, app: int) -> int:
@@ -102,13 +102,13 @@ def per_node(instance: Instance, app: int) -> int:
 
 def _counts(most: int, gang: int) -> Ints:
     """Return the counts of a curve, ascending."""
-    found = set(range(gang, min(most, EACH * gang) + 1, gang))
+    counts = set(range(gang, min(most, EACH * gang) + 1, gang))
     n = EACH * gang
     while n <= most:
-        found.add(n)
+        counts.add(n)
         n += max(n // 4 // gang, 1) * gang
-    found.add(max(most // gang, 1) * gang)
-    return np.array(sorted(found), np.int64)
+    counts.add(max(most // gang, 1) * gang)
+    return np.array(sorted(counts), np.int64)
 
 
 def _tuned(app: AppDemand, batch: Batch, points: Points, here: int) -> _Tuned:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ALIKE_PACE = 1.1
 """Types that are at most this many times as fast for an app as another are about as fast."""
 MIXED = 0.9
-"""What a partition on types that are not alike is worth, in worths of one that is as fast on types that are."""
+"""Worth of a partition on types that are not alike, in worths of one that is as fast on types that are."""
 MOST_SETS = 64
 """Sets of types whose room the program includes, in addition to that of the whole cluster."""
 LARGEST_WORD = 63
@@ -56,13 +56,13 @@ class Types:
         self.mixing = False
         """Whether apps may be on types that are not alike, whatever their count."""
         self.paces: dict[int, Paces] = {}
-        """Of the typed apps, by row."""
+        """Paces of the typed apps, by row."""
         for i, app in enumerate(instance.apps):
             if typed_of(app, names) is not None:
                 holds = self._holds(i)
-                found = paces(app, names, [name for name, held in zip(names, holds.tolist(), strict=True) if held])
-                if found is not None:
-                    self.paces[i] = found
+                curves = paces(app, names, [name for name, held in zip(names, holds.tolist(), strict=True) if held])
+                if curves is not None:
+                    self.paces[i] = curves
 
     def _holds(self, app: int) -> Ints:
         """Return how many units each type holds while it is empty, at most n_max."""
@@ -90,11 +90,11 @@ class Types:
 
     def allowed(self, app: int, units: int, pace: str) -> int:
         """Return the types on which a typed app may be with this many units at this pace, as bits."""
-        found = self.paces[app]
-        alike = self.bits(found.as_fast(units, pace, ALIKE_PACE))
+        curves = self.paces[app]
+        alike = self.bits(curves.as_fast(units, pace, ALIKE_PACE))
         if not self.mixing and int(self._holds(app)[self.inside(alike)].sum()) >= units:
             return alike
-        return self.bits(found.as_fast(units, pace))
+        return self.bits(curves.as_fast(units, pace))
 
     def nodes(self, bits: int) -> Flags:
         """Return the nodes of these types."""
@@ -108,22 +108,22 @@ class Types:
 
     def units(self, rows: Rows) -> Ints:
         """Return how many units each app has on nodes of each type."""
-        found = np.zeros((len(rows), len(self.names)), np.int64)
+        total = np.zeros((len(rows), len(self.names)), np.int64)
         app, node, count = integer.entries(rows)
-        np.add.at(found, (app, self.of[node]), count)
-        return found
+        np.add.at(total, (app, self.of[node]), count)
+        return total
 
     def offers(self, app: int, counts: Ints) -> Offers:
         """Return what a typed app may have on each type, as the slowest that it is on."""
-        held, found = self._holds(app), self.paces[app]
-        names = list(found.curves)
-        speed = np.stack([found.curves[name].speed_up(counts) for name in names])
+        held, paces_ = self._holds(app), self.paces[app]
+        names = list(paces_.curves)
+        speed = np.stack([paces_.curves[name].speed_up(counts) for name in names])
         place = np.array([self.place[name] for name in names])
         bit = np.array([1 << int(t) for t in place], np.int64 if len(self.names) < LARGEST_WORD else object)
         # Whether a partition at the pace of one type may be on another, by count.
-        one, here = speed[:, None, :] * (1 - 1e-9), held[place][None, :, None]
-        faster = speed[None, :, :] >= one
-        alike = faster & (speed[None, :, :] <= one * ALIKE_PACE)
+        base, here = speed[:, None, :] * (1 - 1e-9), held[place][None, :, None]
+        faster = speed[None, :, :] >= base
+        alike = faster & (speed[None, :, :] <= base * ALIKE_PACE)
         mixed = (counts[None, :] > (here * alike).sum(axis=1)) | self.mixing
         inside = np.where(mixed[:, None, :], faster, alike)
         most = np.minimum((here * inside).sum(axis=1), int(self.instance.n_max[app]))
@@ -150,5 +150,5 @@ def types_of(instance: Instance) -> Types | None:
     names = names_of(instance.node_rooms)
     if len(names) < 2:
         return None
-    found = Types(instance, names)
-    return found if found.paces else None
+    types = Types(instance, names)
+    return types if types.paces else None

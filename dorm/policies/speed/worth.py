@@ -40,7 +40,7 @@ MOST_OF_ASSUMED = 2.0
 """The largest factor for an assumed pause, or for an app with unknown remaining work: both assumptions are already cautious,
 and an app that is never changed is never measured."""
 LATELY_S = 55.0
-"""What was disturbed within this time still counts against θ2, so apps are not restarted more often because a master decides
+"""Seconds within which a disturbance still counts against θ2, so apps are not restarted more often because a master decides
 more often.  It is a little less than a usual round of a minute, which starts with the whole budget."""
 SHORTEST_S = 1.0
 """A shorter time since the last change counts as this."""
@@ -71,8 +71,8 @@ class Worth:
         ]
         self.work = [curves.work_s(app, self.paces.get(i)) for i, app in enumerate(instance.apps)]
         self.across: dict[int, dict[str | None, tuple[float, ...]]] = {}
-        """Of apps that are slower across nodes: the part of their speed that they keep there with 0, 1, … units, up to those
-        that one node holds; by type of node if types matter to them, else under None."""
+        """Parts of their speed that apps which are slower across nodes keep there with 0, 1, … units, up to those that one
+        node holds; by type of node if types matter to them, else under None."""
         if locality is not None:
             self.across = _across(instance, self.paces, types, locality)
         self.weight = [_weight(app.weight) for app in instance.apps]
@@ -91,21 +91,21 @@ class Worth:
         held = np.array([_held_s(app) for app in instance.apps], np.float64)
         own = np.array([app.adjust_s is not None for app in instance.apps], np.bool_)
         self.rest_s = np.where(own & (self.pause >= RESTS_FROM_S), settings["rest"] * self.pause, 0.0)
-        """How long it keeps what it has after a change; 0 while its own pause has not been measured, or is short."""
+        """Seconds for which it keeps what it has after a change; 0 while its own pause has not been measured, or is short."""
         self.rests: Flags = (self.count >= 0) & (held < self.rest_s)
         """Apps that were changed lately, and keep what they have."""
         caution = np.where(assumed, min(settings["caution"], MOST_OF_ASSUMED), settings["caution"])
         self.caution = caution * (1.0 + self.rest_s / np.maximum(held, SHORTEST_S))
-        """How many times its pause a change of the app has to save."""
+        """Gain that a change of the app has to bring, in multiples of its pause."""
         self.price = self.caution * self.pause
         """Seconds that a change has to save."""
         self.disturbs = np.minimum(self.pause / full, 1.0)
-        """What a change of the app takes of θ2's budget: a live one of milliseconds hardly anything."""
+        """Part of θ2's budget that a change of the app takes: a live one of milliseconds hardly anything."""
         again = np.array([app.adjustments > 0 for app in instance.apps], np.bool_)
         lately = instance.running & ~instance.absent & again & (held < LATELY_S)
         costs = np.array([seconds or 0.0 for seconds in measured], np.float64)
         self.lately = float(np.minimum(costs / full, 1.0)[lately].sum())
-        """What earlier decisions have taken of that budget within `LATELY_S`, as far as pauses have been measured."""
+        """Part of that budget that earlier decisions have taken within `LATELY_S`, as far as pauses have been measured."""
         self.power = settings["power"]
 
     def of(self, app: int, units: Ints) -> Floats:
@@ -192,7 +192,7 @@ class Worth:
 def _across(
     instance: Instance, paces: Mapping[int, Paces], types: Types | None, locality: Locality
 ) -> dict[int, dict[str | None, tuple[float, ...]]]:
-    found: dict[int, dict[str | None, tuple[float, ...]]] = {}
+    across: dict[int, dict[str | None, tuple[float, ...]]] = {}
     for i, app in enumerate(instance.apps):
         if i in paces and types is not None:
             kept: dict[str | None, tuple[float, ...]] = dict(locality.across_on(app, types.names).items())
@@ -200,15 +200,15 @@ def _across(
             alone = locality.across(app)
             kept = {} if alone is None else {None: alone}
         if kept:
-            found[i] = kept
-    return found
+            across[i] = kept
+    return across
 
 
 def _pause_s(app: AppDemand) -> float | None:
     """Return the cost of a change of the app: as measured, or else as usual on this cluster; None if neither is known."""
     known = (seconds for seconds in (app.adjust_s, app.usual_adjust_s) if seconds is not None)
-    found = next((seconds for seconds in known if 0 <= seconds < math.inf), None)
-    return None if found is None else min(found, MOST_PAUSE_S)
+    pause_s = next((seconds for seconds in known if 0 <= seconds < math.inf), None)
+    return None if pause_s is None else min(pause_s, MOST_PAUSE_S)
 
 
 def _held_s(app: AppDemand) -> float:
@@ -229,9 +229,9 @@ room is filled unit by unit."""
 
 def counts_up_to(least: int, most: int, *others: int) -> list[int]:
     """Return the counts that are tried between two bounds, with `others` that lie between them."""
-    found = {most, *others, *range(least, min(most, least + EACH_UP_TO) + 1)}
+    counts = {most, *others, *range(least, min(most, least + EACH_UP_TO) + 1)}
     n = least + EACH_UP_TO
     while n < most:
         n += max(1, n // STEP)
-        found.add(n)
-    return sorted(n for n in found if least <= n <= most)
+        counts.add(n)
+    return sorted(n for n in counts if least <= n <= most)

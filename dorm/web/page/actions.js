@@ -6,7 +6,7 @@ import { Chip, Failed, useLoaded } from "./parts.js";
 import { NOTHING, Settings, loadSettings, readSettings } from "./settings.js";
 import { say, set, store, visit } from "./store.js";
 
-const WAIT_MS = 350;
+const WAIT_MS = 350, REFUSALS = new Set([400, 404, 409, 413, 415, 422]);
 const newKey = () => (crypto.randomUUID ? crypto.randomUUID() : Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""));
 
 export const open = (dialog) => set({ dialog: { key: newKey(), ...dialog } });
@@ -55,11 +55,13 @@ function Modal({ title, children }) {
   </dialog>`;
 }
 
-/** What the next decision would be if `what` happened first; asked again when that changes. */
-function Preview({ what, quiet = "" }) {
+/** What the next decision would be if `what` happened first; asked again when that changes.  `refused` is told whether the
+    cluster would refuse it: an answer that is late, or a server that is busy, refuses nothing. */
+function Preview({ what, quiet = "", refused = () => {} }) {
   const [state, take] = useState({ plan: null, error: "", busy: false });
   const text = JSON.stringify(what);
   useEffect(() => {
+    refused(false);
     if (what === null) { take({ plan: null, error: "", busy: false }); return undefined; }
     const stop = new AbortController();
     const timer = setTimeout(async () => {
@@ -68,7 +70,9 @@ function Preview({ what, quiet = "" }) {
         const plan = await store.source.plan(what, stop.signal);
         take({ plan, error: "", busy: false });
       } catch (error) {
-        if (error.name !== "AbortError") take({ plan: null, error: error.message, busy: false });
+        if (error.name === "AbortError") return;
+        take({ plan: null, error: error.message, busy: false });
+        refused(REFUSALS.has(error.status));
       }
     }, WAIT_MS);
     return () => { clearTimeout(timer); stop.abort(); };
@@ -97,20 +101,23 @@ function Planned({ plan }) {
       fairness loss ${number(plan.before?.fairness_loss, 3)} → ${number(plan.after.fairness_loss, 3)}${plan.after.fairness_budget >= 0 ? ` of ${number(plan.after.fairness_budget, 3)}` : ""}; ${plural(plan.after.waiting, "app")} waiting</p>`}`;
 }
 
-function Form({ children, action, tone = "primary", ready = true, run }) {
-  const [state, take] = useState({ busy: false, error: "" });
+/** A form that does something.  `stale` is called if somebody else has changed the same thing since it was read: the form
+    stays as it is, and the next try is made with what is there now. */
+function Form({ children, action, tone = "primary", ready = true, run, stale = () => {} }) {
+  const [state, take] = useState({ busy: false, error: "", stale: false });
   const submit = async (event) => {
     event.preventDefault();
     if (state.busy || !ready) return;
-    take({ busy: true, error: "" });
+    take({ busy: true, error: "", stale: false });
     try {
       await run();
     } catch (error) {
-      take({ busy: false, error: error.message });
+      take({ busy: false, error: error.message, stale: error.code === "edit.stale" });
+      if (error.code === "edit.stale") stale();
     }
   };
   return html`<form onSubmit=${submit}>${children}
-    <${Failed} text=${state.error} />
+    ${state.stale ? html`<p class="note warn" role="status">Somebody else has changed it meanwhile: ${clean(state.error)}</p>` : html`<${Failed} text=${state.error} />`}
     <div class="actions"><button type="button" onClick=${close}>Keep things as they are</button><button type="submit" class=${tone} disabled=${state.busy || !ready}>${state.busy ? "…" : action}</button></div>
   </form>`;
 }
@@ -121,58 +128,62 @@ function done(text) {
 }
 
 function Cancel({ app, idempotency }) {
-  const [reason, write] = useState("");
-  return html`<${Form} action="Cancel the app" tone="danger" run=${async () => { await store.source.cancel(app.id, reason, idempotency); done(`${clean(app.name)} is being cancelled.`); }}>
+  const [reason, write] = useState(""), [no, refuse] = useState(false);
+  return html`<${Form} action="Cancel the app" tone="danger" ready=${!no} run=${async () => { await store.source.cancel(app.id, reason, idempotency); done(`${clean(app.name)} is being cancelled.`); }}>
     <p>Its containers stop${app.containers ? ` (it has ${app.containers})` : ""}, and it does not start again.</p>
     <${Reason} reason=${reason} write=${write} />
-    <${Preview} what=${{ cancel: app.id }} />
+    <${Preview} what=${{ cancel: app.id }} refused=${refuse} />
   <//>`;
 }
 
 const Reason = ({ reason, write }) => html`<label class="field"><span>Reason (optional)</span><input value=${reason} onInput=${(event) => write(event.target.value)} maxlength="300" /></label>`;
 
 function Restart({ app, checkpoint }) {
-  const [reason, write] = useState(""), [fresh, choose] = useState(false);
+  const [reason, write] = useState(""), [fresh, choose] = useState(false), [no, refuse] = useState(false);
   const ended = app.phase === "failed" || app.phase === "cancelled";
-  return html`<${Form} action="Restart the app" run=${async () => { await store.source.restart(app.id, fresh, reason); done(`${clean(app.name)} starts again.`); }}>
+  return html`<${Form} action="Restart the app" ready=${!no} run=${async () => { await store.source.restart(app.id, fresh, reason); done(`${clean(app.name)} starts again.`); }}>
     <p>${ended ? "It continues under its name" : app.containers ? "It saves a checkpoint, stops, and starts again" : "It is tried now"}${checkpoint != null && !fresh ? `, from step ${number(checkpoint)} or later` : ""}. Its retries are reset.</p>
     <label class="small"><input type="checkbox" checked=${fresh} onChange=${(event) => choose(event.target.checked)} /> fresh: without a checkpoint, from the start</label>
     <${Reason} reason=${reason} write=${write} />
+    <${Preview} what=${{ restart: app.id }} refused=${refuse} />
   <//>`;
 }
 
 function Hold({ app, on }) {
-  const [reason, write] = useState("");
-  return html`<${Form} action=${on ? "Hold the app" : "Release the app"} run=${async () => { await store.source.hold(app.id, on, reason); done(on ? `${clean(app.name)} is held until it is released.` : `${clean(app.name)} may run again.`); }}>
+  const [reason, write] = useState(""), [no, refuse] = useState(false);
+  return html`<${Form} action=${on ? "Hold the app" : "Release the app"} ready=${!no} run=${async () => { await store.source.hold(app.id, on, reason); done(on ? `${clean(app.name)} is held until it is released.` : `${clean(app.name)} may run again.`); }}>
     <p>${on ? `${app.containers ? "It saves a checkpoint and gives its containers back" : "It gets no containers"}, until it is released.` : "It waits for its place like any other app."}</p>
     <${Reason} reason=${reason} write=${write} />
+    <${Preview} what=${on ? { hold: app.id } : { release: app.id }} refused=${refuse} />
   <//>`;
 }
 
 function CancelSweep({ sweep }) {
-  const [reason, write] = useState("");
-  return html`<${Form} action="Cancel all its apps" tone="danger" run=${async () => { const asked = await store.source.cancelSweep(sweep.tenant ? `${sweep.tenant}//${sweep.name}` : sweep.name, reason); done(`${plural(asked.apps, "app")} of ${clean(sweep.name)} are being cancelled.`); }}>
+  const [reason, write] = useState(""), [no, refuse] = useState(false), name = sweep.tenant ? `${sweep.tenant}//${sweep.name}` : sweep.name;
+  return html`<${Form} action="Cancel all its apps" tone="danger" ready=${!no} run=${async () => { const asked = await store.source.cancelSweep(name, reason); done(`${plural(asked.apps, "app")} of ${clean(sweep.name)} are being cancelled.`); }}>
     <p>All of its apps that have not ended stop, and do not start again.</p>
     <${Reason} reason=${reason} write=${write} />
+    <${Preview} what=${{ cancel_sweep: name }} refused=${refuse} />
   <//>`;
 }
 
 function Update({ app, idempotency }) {
   const [values, write] = useState({ n_min: app.n_min, n_max: app.n_max, weight: app.weight });
   const change = Object.fromEntries(Object.entries(values).filter(([name, value]) => Number.isFinite(value) && value !== app[name]));
-  const some = Object.keys(change).length > 0;
+  const some = Object.keys(change).length > 0, [no, refuse] = useState(false);
   const input = (name, text, least, step) => html`<label class="field"><span>${text}</span>
     <input type="number" min=${least} step=${step} value=${values[name]} onInput=${(event) => write({ ...values, [name]: event.target.valueAsNumber })} /></label>`;
-  return html`<${Form} action="Update the app" ready=${some} run=${async () => { await store.source.update(app.id, change, idempotency); done(`${clean(app.name)} is updated.`); }}>
+  return html`<${Form} action="Update the app" ready=${some && !no} run=${async () => { await store.source.update(app.id, change, idempotency); done(`${clean(app.name)} is updated.`); }}>
     <div class="fields">${input("n_min", "Fewest containers (n_min)", 1, 1)}${input("n_max", "Most containers (n_max)", 1, 1)}${input("weight", "Weight", 0, "any")}</div>
-    <${Preview} what=${some ? { update: { app: app.id, ...change } } : null} quiet="Change a value to preview the effect." />
+    <${Preview} what=${some ? { update: { app: app.id, ...change } } : null} refused=${refuse} quiet="Change a value to preview the effect." />
   <//>`;
 }
 
 function Drain({ node, on, idempotency }) {
-  return html`<${Form} action=${on ? "Drain the node" : "End the drain"} tone=${on ? "danger" : "primary"} run=${async () => { await store.source.drain(node, on, idempotency); done(on ? `${clean(node)} is being emptied by adjustments.` : `${clean(node)} gets containers again.`); }}>
+  const [no, refuse] = useState(false);
+  return html`<${Form} action=${on ? "Drain the node" : "End the drain"} ready=${!no} tone=${on ? "danger" : "primary"} run=${async () => { await store.source.drain(node, on, idempotency); done(on ? `${clean(node)} is being emptied by adjustments.` : `${clean(node)} gets containers again.`); }}>
     <p>${on ? "It gets no new containers, and the next decisions move those that it has." : "The node may get containers again."}</p>
-    <${Preview} what=${on ? { drain: node } : { undrain: node }} />
+    <${Preview} what=${on ? { drain: node } : { undrain: node }} refused=${refuse} />
   <//>`;
 }
 
@@ -182,16 +193,16 @@ function Plan() {
 
 function Policy({ idempotency }) {
   const { value: found, error } = useLoaded(() => loadSettings(), "policy");
-  const [choice, choose] = useState(NOTHING);
+  const [choice, choose] = useState(NOTHING), [no, refuse] = useState(false);
   const asked = found && readSettings(found, choice), ready = Boolean(asked?.some && !asked.wrong);
-  return html`<${Form} action="Change the policy" ready=${ready} run=${async () => {
+  return html`<${Form} action="Change the policy" ready=${ready && !no} run=${async () => {
       await store.source.setPolicy(asked.request, idempotency);
       done("The policy was changed.");
     }}>
     <${Failed} text=${error} />
     ${found && html`<${Settings} found=${found} choice=${choice} onchange=${choose} />`}
     ${asked?.wrong && html`<p class="note bad" role="alert">${clean(asked.wrong)}</p>`}
-    <${Preview} what=${ready ? { policy: asked.assumed } : null} quiet="Change something to preview the effect." />
+    <${Preview} what=${ready ? { policy: asked.assumed } : null} refused=${refuse} quiet="Change something to preview the effect." />
   <//>`;
 }
 
@@ -213,7 +224,7 @@ n_max: 4
 function Submit({ idempotency }) {
   const [text, write] = useState(SAMPLE);
   const [schema, take] = useState(null);
-  const [cursor, move] = useState(0);
+  const [cursor, move] = useState(0), [no, refuse] = useState(false);
   const editor = useRef(null);
   useEffect(() => { store.source.schema().then(take, () => {}); }, []);
   const where = context(text, cursor);
@@ -228,8 +239,15 @@ function Submit({ idempotency }) {
     write(next);
     requestAnimationFrame(() => { area.focus(); area.setSelectionRange(begin + added.length, begin + added.length); move(begin + added.length); });
   };
-  return html`<${Form} action="Submit the app" ready=${text.trim() !== ""} run=${async () => {
-      const answer = await store.source.submit(text, isJson ? "application/json" : "application/yaml", idempotency);
+  const type = isJson ? "application/json" : "application/yaml", many = isSweep(text, isJson);
+  return html`<${Form} action=${many ? "Submit the sweep" : "Submit the app"} ready=${text.trim() !== "" && !no} run=${async () => {
+      if (many) {
+        const sweep = await store.source.submitSweep(text, type, idempotency);
+        done(`${plural(sweep.count, "app")} of ${clean(sweep.name)} were submitted.`);
+        visit("sweep", sweep.name);
+        return;
+      }
+      const answer = await store.source.submit(text, type, idempotency);
       done(answer.answered ? `${answer.name} was submitted.` : `${answer.name} was submitted; a master will answer once one leads.`);
       visit("app", answer.id);
     }}>
@@ -242,8 +260,15 @@ function Submit({ idempotency }) {
         ${!schema && html`<p class="note">The fields of a spec appear here once the server has sent them.</p>`}
       </div>
     </div>
-    <${Preview} what=${text.trim() ? { submit: isJson && json(text).value ? json(text).value : text } : null} />
+    <${Preview} what=${text.trim() ? { submit: isJson && json(text).value ? json(text).value : text } : null} refused=${refuse} />
   <//>`;
+}
+
+/** Whether a document describes many apps. */
+function isSweep(text, isJson) {
+  if (!isJson) return /^(sweep|array)\s*:/m.test(text);
+  const document = json(text).value ?? {};
+  return "sweep" in document || "array" in document;
 }
 
 /** Where the cursor is in a spec: the keys that lead there by indentation, the word before it, and the key of its line. */

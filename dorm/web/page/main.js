@@ -23,13 +23,18 @@ import { DECISIONS, EMBED, arrived, connect, go, jump, kindsIn, load, moveTo, re
 
 const PAGES = { cluster: Cluster, apps: Apps, app: App, history: History, sweeps: Sweeps, sweep: Sweep, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
 const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["history", "History"], ["sweeps", "Sweeps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
+/** Pages with a heading of their own. */
+const TITLED = new Set(["app", "node", "sweep"]);
+
+/** The heading of a page that shows none. */
+const Heading = () => !TITLED.has(store.route.page) && html`<h1 class="sr">${(TABS.find(([to]) => to === store.route.page) ?? ["", "Compare"])[1]}</h1>`;
 
 function Frame() {
   useStore();
   const model = shown(), page = PAGES[store.route.page] ?? PAGES[EMBED] ?? Cluster;
   useEffect(() => { document.title = `${store.route.id ? `${clean(model?.apps.get(store.route.id)?.name ?? store.route.id)} · ` : ""}${name()}`; });
   if (EMBED !== null) return html`<main id="main" tabindex="-1" class="embedded">${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
-    ${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>`;
+    ${model && html`<${Heading} />`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>`;
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
@@ -46,7 +51,7 @@ function Frame() {
       ${store.route.page !== "whatif" && html`<button type="button" onClick=${() => visit("whatif")}>What if?</button>`}
       <button type="button" onClick=${() => moveTo(null)}>${store.source.actions ? "Back to now" : "To the end"}</button></div>`}
     ${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
-    <main id="main" tabindex="-1" aria-busy=${store.loading}>${model ? html`<${page} key=${store.route.page + store.route.id} />` : store.route.at && !store.loading && store.error ? html`<p class="note">The log has no such moment.</p>` : html`<p class="boot">Loading the cluster …</p>`}</main>
+    <main id="main" tabindex="-1" aria-busy=${store.loading}>${model && html`<${Heading} />`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : store.route.at && !store.loading && store.error ? html`<p class="note">The log has no such moment.</p>` : html`<p class="boot">Loading the cluster …</p>`}</main>
     <${Slider} />
     <${Dialogs} />
     <${Help} />

@@ -13,7 +13,7 @@
 import { ENDED, Model } from "./model.js";
 import { comparePositions, msOf } from "./format.js";
 
-const TIMEOUT_MS = 20_000, WHATIF_MS = 100_000;
+const TIMEOUT_MS = 20_000, WHATIF_MS = 100_000, SWEEP_MS = 120_000;
 
 export class SourceError extends Error {
   constructor(text, code = "", status = 0) {
@@ -157,6 +157,7 @@ export class HttpSource {
   }
 
   submit = (text, type, key) => this.#ask("/apps", { method: "POST", body: text, type, headers: { "Idempotency-Key": key } });
+  submitSweep = (text, type, key) => this.#ask("/sweeps", { method: "POST", body: text, type, timeout: SWEEP_MS, headers: { "Idempotency-Key": key } });
   update = (id, change, key) => this.#ask(`/apps/${encodeURIComponent(id)}`, { method: "PATCH", body: JSON.stringify(change), type: "application/json", headers: { "Idempotency-Key": key } });
   cancel = (id, reason, key) => this.#ask(`/apps/${encodeURIComponent(id)}/cancel`, { method: "POST", body: JSON.stringify(reason ? { reason } : {}), type: "application/json", headers: { "Idempotency-Key": key } });
   drain = (id, on, key) => this.#ask(`/nodes/${encodeURIComponent(id)}/${on ? "drain" : "undrain"}`, { method: "POST", body: "{}", type: "application/json", headers: { "Idempotency-Key": key } });

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from dorm.bench.cluster import RuntimeName, Wanted
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
     from dorm.local.cluster import LocalCluster
     from events.kinds import Event
     from events.log.records import Record
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
 
 GOAL_ERROR = 0.1
-"""For the mean pause, and for completion times on average."""
+"""Largest error of the mean pause, and of completion times on average."""
 SIZES = (2, 4, 1, 3)
 """Containers, in turns; the app starts with the most that it may have, 4."""
 FIRST = ((0.0, "logistic"), (6.0, "mlp"), (12.0, "factorize"))
@@ -76,19 +77,20 @@ class _Run(NamedTuple):
     state: State
 
 
-async def bench_calibration(*, runs: int, wanted: Wanted, docker_url: str | None, tell: Tell) -> Calibrated:
+async def bench_calibration(*, runs: int, wanted: Wanted, docker_url: str | None, progress: Progress) -> Calibrated:
     """Run `runs` resizes for each runtime, at least two turns through all sizes.  Raises BenchError, and what a cluster raises
     that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
     tables: dict[tuple[str, str], list[Row]] = {}
     timings: dict[str, Timings] = {}
-    measured = await runtimes(wanted, docker_url, tell)
+    measured = await runtimes(wanted, docker_url, progress)
     for runtime in measured:
-        records = await _on_a_cluster(runtime, docker_url, lambda cluster: _resize_all(cluster, runtime, runs, tell))  # noqa: B023
+        work = partial(_resize_all, runtime=runtime, runs=runs, progress=progress)
+        records = await _on_a_cluster(runtime, docker_url, work)
         timings[runtime], rows, same = await asyncio.to_thread(resizes_compared, records)
         first, second = [
-            await _on_a_cluster(runtime, docker_url, lambda cluster: _contend(cluster, runtime, arrivals, tell))  # noqa: B023
+            await _on_a_cluster(runtime, docker_url, lambda cluster: _contend(cluster, runtime, arrivals, progress))  # noqa: B023
             for arrivals in (FIRST, SECOND)
         ]
         foretold = await asyncio.to_thread(contentions_compared, first, second)
@@ -103,9 +105,9 @@ async def bench_calibration(*, runs: int, wanted: Wanted, docker_url: str | None
     settings = {
         "resizes": runs,
         "containers": list(SIZES),
-        "first_run": [list(one) for one in FIRST],
-        "second_run": [list(one) for one in SECOND],
-        "timings": {runtime: msgspec.to_builtins(found) for runtime, found in timings.items()},
+        "first_run": [list(arrival) for arrival in FIRST],
+        "second_run": [list(arrival) for arrival in SECOND],
+        "timings": {runtime: msgspec.to_builtins(fitted) for runtime, fitted in timings.items()},
         "runtimes": measured,
         "nodes": NODES,
         "node_capacity": CAPACITY,
@@ -134,24 +136,24 @@ def _figures(runtime: str, adjustment: Sequence[Row], completion: Sequence[Row])
 def resizes_compared(records: Sequence[Record]) -> tuple[Timings, list[Row], bool]:
     """Return timings from every second turn of resizes, the turns between them compared with their simulation, and whether
     all sizes are equal.  Raises BenchError, SimulationError."""
-    whole = _told(records)
+    whole = _observed(records)
     phases = whole.history.phases.phases
-    numbers = {(one.app, one.generation): index for index, one in enumerate(_restarts(phases))}
+    numbers = {(restart_.app, restart_.generation): index for index, restart_ in enumerate(_restarts(phases))}
     if len(numbers) <= len(SIZES):
         raise BenchError(
             f"{len(numbers)} resizes are not enough: two turns through {len(SIZES)} sizes are the least",
             code="bench.too_few",
         )
 
-    def is_compared(one: Phases) -> bool:
-        return numbers.get((one.app, one.generation), 0) // len(SIZES) % 2 == 1
+    def is_compared(phase: Phases) -> bool:
+        return numbers.get((phase.app, phase.generation), 0) // len(SIZES) % 2 == 1
 
     timings = fit([phase for phase in phases if not is_compared(phase)])
-    said = rehearse(whole.history, whole.state, Fitting(whole.history), whole.history.decisions_s, timings)
+    rehearsed = rehearse(whole.history, whole.state, Fitting(whole.history), whole.history.decisions_s, timings)
     real, simulated = (
-        [restart for restart in _restarts(many) if is_compared(restart)] for many in (phases, said.phases)
+        [restart for restart in _restarts(many) if is_compared(restart)] for many in (phases, rehearsed.phases)
     )
-    return timings, phase_rows(real, simulated), said.sizes == sizes(phases)
+    return timings, phase_rows(real, simulated), rehearsed.sizes == sizes(phases)
 
 
 def _restarts(phases: Sequence[Phases]) -> list[Phases]:
@@ -161,16 +163,16 @@ def _restarts(phases: Sequence[Phases]) -> list[Phases]:
 def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Row], int]:
     """Return completion times of the second run, compared with its simulation by the first one's timings and speeds, and for
     how many apps the sequence of sizes is equal.  Raises BenchError, SimulationError."""
-    known, really = _told(first), _told(second)
-    said = rehearse(really.history, really.state, Fitting(known.history), known.history.decisions_s)
-    rows = completion_rows(completions(really.state), said.completions)
+    known, really = _observed(first), _observed(second)
+    rehearsed = rehearse(really.history, really.state, Fitting(known.history), known.history.decisions_s)
+    rows = completion_rows(completions(really.state), rehearsed.completions)
     if not rows:
         raise BenchError("no app was completed both really and in the simulation", code="bench.nothing_measured")
     real = sizes(really.history.phases.phases)
-    return rows, sum(said.sizes.get(app) == counts for app, counts in real.items())
+    return rows, sum(rehearsed.sizes.get(app) == counts for app, counts in real.items())
 
 
-def _told(records: Sequence[Record]) -> _Run:
+def _observed(records: Sequence[Record]) -> _Run:
     state = State()
     history = History(state)
     for record in records:
@@ -190,15 +192,15 @@ async def _on_a_cluster(
         return [record async for batch in cluster.client.log.read() for record in batch]
 
 
-async def _resize_all(cluster: LocalCluster, runtime: RuntimeName, runs: int, tell: Tell) -> None:
+async def _resize_all(cluster: LocalCluster, runtime: RuntimeName, runs: int, progress: Progress) -> None:
     spec = await asyncio.to_thread(lambda: _declared(endless()))
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
-        tell(f"{runtime}: starting the app")
+        progress(f"{runtime}: starting the app")
         app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
         await _paced(watch, app.id, generation=1)
         for number in range(runs):
             size = SIZES[number % len(SIZES)]
-            tell(f"{runtime}: resize {number + 1} of {runs}, to {size} containers")
+            progress(f"{runtime}: resize {number + 1} of {runs}, to {size} containers")
             await cluster.client.update(app.id, n_max=size)
             await _paced(watch, app.id, generation=number + 2)
 
@@ -208,14 +210,14 @@ async def _paced(watch: Watch, app_id: str, *, generation: int) -> None:
 
     def holds(state: State, _: Event) -> bool:
         app = state.apps.get(app_id)
-        found = app.generations.get(generation) if app is not None and app.settled else None
-        return bool(found and found.pace and found.pace.last_step - found.pace.first_step >= _STEPS_OF_A_PACE)
+        current = app.generations.get(generation) if app is not None and app.settled else None
+        return bool(current and current.pace and current.pace.last_step - current.pace.first_step >= _STEPS_OF_A_PACE)
 
     await watch.until(holds, f"generation {generation}'s first steps", timeout=_LONGEST_S)
 
 
 async def _contend(
-    cluster: LocalCluster, runtime: RuntimeName, arrivals: Sequence[tuple[float, str]], tell: Tell
+    cluster: LocalCluster, runtime: RuntimeName, arrivals: Sequence[tuple[float, str]], progress: Progress
 ) -> None:
     loop = asyncio.get_running_loop()
     begin = loop.time()
@@ -223,13 +225,13 @@ async def _contend(
         for at_s, name in arrivals:
             spec = await asyncio.to_thread(lambda name=name: _declared(load_spec(_APPS / f"{name}.yaml")))  # type: ignore[misc]
             await asyncio.sleep(max(0.0, begin + at_s - loop.time()))
-            tell(f"{runtime}: {name} joins those that contend")
+            progress(f"{runtime}: {name} joins those that contend")
             await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
 
         def done(state: State, _: Event) -> bool:
             return len(state.apps) == len(arrivals) and not state.names
 
-        tell(f"{runtime}: waiting for all of them to complete")
+        progress(f"{runtime}: waiting for all of them to complete")
         await watch.until(done, "the completion of all apps", timeout=_LONGEST_RUN_S)
 
 

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.bench.cluster import RuntimeName, Wanted
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
     from dorm.core.state import App, State
     from dorm.local.cluster import LocalCluster
     from events.kinds import Event
 
 GOAL = 0.05
-"""Of the error, relative."""
+"""Largest relative error."""
 SMALL, LARGE = 2, 4
 """Containers, in turns."""
 STEP_S = 0.2
 """Seconds of a step by one worker; n of them are n ** `scaling` times as fast."""
 _WORKS_S = 4.0
-"""How long the app works between two resizes: until after the first marks on the log, which determine its pace."""
+"""Time for which the app works between two resizes: until after the first marks on the log, which determine its pace."""
 _LONGEST_S = 60.0
 _PROGRAM = """\
 import json, os, signal, sys, time
@@ -90,16 +90,18 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 async def bench_pause(
-    *, runs: int, every: int, load_s: float, scaling: float, wanted: Wanted, docker_url: str | None, tell: Tell
+    *, runs: int, every: int, load_s: float, scaling: float, wanted: Wanted, docker_url: str | None, progress: Progress
 ) -> Report:
     """Run `runs` resizes for each runtime, of an app that loads for `load_s` seconds, reports each `every` steps, and whose n
     workers are n ** `scaling` times as fast as one.  Raises BenchError and what a cluster raises that can't start."""
     machine = this_machine()
     figures: dict[str, Figure] = {}
-    measured = await runtimes(wanted, docker_url, tell)
+    measured = await runtimes(wanted, docker_url, progress)
     for runtime in measured:
         async with bench_cluster(runtime, docker_url) as cluster:
-            samples = await attended(cluster, _resize_all(cluster, _spec(every, load_s, scaling), runtime, runs, tell))
+            samples = await attended(
+                cluster, _resize_all(cluster, _spec(every, load_s, scaling), runtime, runs, progress)
+            )
         figures |= _figures(runtime, samples)
     return Report(
         bench="pause",
@@ -143,17 +145,17 @@ def _spec(every: int, load_s: float, scaling: float) -> dict[str, Any]:
 
 
 async def _resize_all(
-    cluster: LocalCluster, spec: dict[str, Any], runtime: RuntimeName, runs: int, tell: Tell
+    cluster: LocalCluster, spec: dict[str, Any], runtime: RuntimeName, runs: int, progress: Progress
 ) -> list[Sample]:
     samples = []
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
-        tell(f"{runtime}: starting the app")
+        progress(f"{runtime}: starting the app")
         app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
         await _works(watch, app.id, generation=1)
         for number in range(runs):
             size = SMALL if number % 2 == 0 else LARGE
             await asyncio.sleep(_WORKS_S)
-            tell(f"{runtime}: resize {number + 1} of {runs}, to {size} containers")
+            progress(f"{runtime}: resize {number + 1} of {runs}, to {size} containers")
             samples.append(await _resize_one(cluster, watch, app.id, size))
     return samples
 
@@ -199,7 +201,7 @@ async def _first_step(cluster: LocalCluster, app: App, generation: int) -> int:
     output = b""
     async for chunk in cluster.client.logs(app.id, generation=generation):
         output += chunk
-    words = output.split()
-    if words[:3] != [b"first", b"step", b"at"]:
+    parts = output.split()
+    if parts[:3] != [b"first", b"step", b"at"]:
         raise BenchError(f"the app printed {output[:200]!r}", code="bench.wrong_answer")
-    return int(words[3])
+    return int(parts[3])

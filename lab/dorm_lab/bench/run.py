@@ -22,7 +22,7 @@ from dorm.bench.cluster import CAPACITY, NODES, attended, bench_cluster
 from dorm.bench.report import Report, figure, spread, this_machine
 
 if TYPE_CHECKING:
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from dorm.local.cluster import LocalCluster
 
 GOAL = "<= 1.5"
@@ -39,14 +39,14 @@ class _Ran(NamedTuple):
     """Parts of the folder."""
 
 
-async def bench_run(*, files: int, runs: int, tell: Tell) -> Report:
+async def bench_run(*, files: int, runs: int, progress: Progress) -> Report:
     """Measure `runs` runs of a project of this many files.  Raises BenchError and what a cluster raises that can't start."""
     machine = this_machine()
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
         project = Path(folder)
         size = await asyncio.to_thread(_write_project, project, files)
         async with bench_cluster("process", None) as cluster:
-            alone, first, again = await attended(cluster, _all(cluster, project, runs, tell))
+            alone, first, again = await attended(cluster, _all(cluster, project, runs, progress))
     seconds = [ran.first_line_s for ran in again]
     return Report(
         bench="run",
@@ -82,15 +82,17 @@ def _write_project(project: Path, files: int) -> int:
     return sum(path.stat().st_size for path in project.rglob("*.py"))
 
 
-async def _all(cluster: LocalCluster, project: Path, runs: int, tell: Tell) -> tuple[list[float], _Ran, list[_Ran]]:
+async def _all(
+    cluster: LocalCluster, project: Path, runs: int, progress: Progress
+) -> tuple[list[float], _Ran, list[_Ran]]:
     """Return seconds of Python alone, the run that ships, and those after it."""
     env = {**os.environ, "DORM_URL": cluster.server.url, "DORM_CLUSTER": cluster.options.cluster}
     command = (*_DORM, "run", "--cpu", "250m", "--", sys.executable, "train.py")
-    tell("the first run, which ships the project")
+    progress("the first run, which ships the project")
     first = await _run(command, project, env)
     alone, again = [], []
     for number in range(runs):
-        tell(f"run {number + 1} of {runs}")
+        progress(f"run {number + 1} of {runs}")
         alone.append((await _run((sys.executable, "train.py"), project, env)).first_line_s)
         again.append(await _run(command, project, env))
     return alone, first, again
@@ -112,7 +114,7 @@ async def _run(command: tuple[str, ...], project: Path, env: dict[str, str]) -> 
         async with asyncio.timeout(_LONGEST_S):
             line = await process.stdout.readline()
             seconds = loop.time() - began
-            _, said = await process.communicate()
+            _, output = await process.communicate()
     except TimeoutError:
         raise BenchError(f"a run took longer than {_LONGEST_S:g} s", code="bench.too_slow") from None
     finally:
@@ -120,6 +122,6 @@ async def _run(command: tuple[str, ...], project: Path, env: dict[str, str]) -> 
             process.kill()
             await process.wait()
     if line != _LINE or process.returncode:
-        raise BenchError(f"a run failed: {said.decode(errors='replace').strip()[-300:]}", code="app.failed")
-    sent = _SENT.search(said.decode(errors="replace"))
+        raise BenchError(f"a run failed: {output.decode(errors='replace').strip()[-300:]}", code="app.failed")
+    sent = _SENT.search(output.decode(errors="replace"))
     return _Ran(seconds, int(sent[1]) if sent else 0)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
     trace: Path | None = None
     """Philly's file."""
     nodes: int = 80
-    """Of 8 GPUs: the month's jobs take 79 % of 80 nodes on average."""
+    """Number of nodes of 8 GPUs: the month's jobs take 79 % of 80 nodes on average."""
     rounds: tuple[int, ...] = (300, 60)
     """Seconds of virtual time for which an allocation waits for further events; goals are of the first."""
     quick: bool = False
@@ -70,7 +70,7 @@ class Ran(NamedTuple):
     """Rounds that hold a decision of the policy."""
     apps: int
     days: float
-    """Of virtual time."""
+    """Days of virtual time."""
     live_max: int
     """The most apps that waited or ran at once."""
     peak_mb: float
@@ -83,7 +83,7 @@ class Done(NamedTuple):
     interrupted: bool
 
 
-def bench_simulate(wanted: Wanted, *, tell: Tell) -> Done:
+def bench_simulate(wanted: Wanted, *, progress: Progress) -> Done:
     """Run one after the other; after Ctrl-C return the figures measured so far.  Raises BenchError."""
     machine = this_machine()
     ran: dict[tuple[str, int], Ran] = {}
@@ -91,13 +91,13 @@ def bench_simulate(wanted: Wanted, *, tell: Tell) -> Done:
     try:
         for every_s in wanted.rounds:
             for policy in POLICIES:
-                words = f"{policy}, rounds of {every_s} s"
-                tell(words)
+                case = f"{policy}, rounds of {every_s} s"
+                progress(case)
                 for item in items_of([(run, (wanted, policy, every_s))]):
                     if isinstance(item, Ran):
                         ran[policy, every_s] = item
                     else:
-                        tell(f"{words}: {item}")
+                        progress(f"{case}: {item}")
     except KeyboardInterrupt:
         interrupted = True
     except SimulationError as error:
@@ -110,22 +110,22 @@ def bench_simulate(wanted: Wanted, *, tell: Tell) -> Done:
         "workload": workload_of(wanted),
         "nodes": f"{wanted.nodes} of 8 GPUs",
         "rounds_s": wanted.rounds,
-        "runs": {f"{policy}_{every_s}": one._asdict() for (policy, every_s), one in ran.items()},
+        "runs": {f"{policy}_{every_s}": ran_._asdict() for (policy, every_s), ran_ in ran.items()},
     } | ({"interrupted": True} if interrupted else {})
     return Done(Report("simulate", machine, settings, _figures(wanted, ran)), interrupted)
 
 
 def _figures(wanted: Wanted, ran: dict[tuple[str, int], Ran]) -> dict[str, Figure]:
     month = "quick" if wanted.quick else "philly_month"
-    found: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     first = ran.get(("static", wanted.rounds[0]))
     if first is not None:
-        found["simulated_events_per_s"] = figure(first.events / first.cpu_s, "events/s")
-    for (policy, every_s), one in ran.items():
+        figures["simulated_events_per_s"] = figure(first.events / first.cpu_s, "events/s")
+    for (policy, every_s), run_ in ran.items():
         name = f"{month}_{policy}{'' if every_s == wanted.rounds[0] else f'_rounds_{every_s}'}_s"
-        found[name] = figure(one.cpu_s, "s", GOALS.get(name))
-    found["peak_memory_mb"] = figure(max(one.peak_mb for one in ran.values()), "MiB", GOALS["peak_memory_mb"])
-    return found
+        figures[name] = figure(run_.cpu_s, "s", GOALS.get(name))
+    figures["peak_memory_mb"] = figure(max(run_.peak_mb for run_ in ran.values()), "MiB", GOALS["peak_memory_mb"])
+    return figures
 
 
 def workload_of(wanted: Wanted) -> str:
@@ -155,12 +155,12 @@ def run(wanted: Wanted, policy: str, every_s: int) -> Iterator[Ran | str]:
     count = _Count(simulation)
     simulation.observe(count.take)
     span = max(1.0, scenario.apps[-1].at_s if scenario.apps else 1.0)
-    told = 0
+    shown = 0
     cpu, wall = time.process_time(), time.perf_counter()
     for now in simulation.play():
         part = min(99, int((now - simulation.begin) / 1e7 / span))
-        if part > told:
-            told = part
+        if part > shown:
+            shown = part
             yield f"{part} % of the submissions, {count.events:,} events"
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     if simulation.unfinished:

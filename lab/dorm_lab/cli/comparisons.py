@@ -60,10 +60,10 @@ def show_comparison(
     for figure in _FIGURES:
         if figure.field == "speed_up" and (len(rows) == 1 or not comparison.base):
             continue
-        found = [getattr(row, figure.field) for row in rows]
-        unit, length = _unit(found) if figure.kind == "time" else ("", 1.0)
+        values = [getattr(row, figure.field) for row in rows]
+        unit, length = _unit(values) if figure.kind == "time" else ("", 1.0)
         columns.append((f"{figure.heading}{f' {unit}' if unit else ''}", figure.field))
-        for line, value in zip(drawn, found, strict=True):
+        for line, value in zip(drawn, values, strict=True):
             line[figure.field] = _spread(value, length, figure.kind, whole=output is Format.wide)
     for line in drawn:
         if line["label"] in comparison.tasks:
@@ -85,9 +85,9 @@ def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Form
         if count is not None and not {"count", "counts"} & contender.params.keys():
             notes.append(f"{contender.label}: the same number of containers for each app ({count})")
     timed = [contender for contender in contenders if contender.policy in BY_TIME and not in_rounds]
-    for every_s in sorted({LONG_ROUNDS_S.get(one.policy, ROUND_S) for one in timed}):
-        asked = ", ".join(one.label for one in timed if LONG_ROUNDS_S.get(one.policy, ROUND_S) == every_s)
-        notes.append(f"{asked}: asked every {every_s:g} s, the others when something happens; see --rounds")
+    for every_s in sorted({LONG_ROUNDS_S.get(contender.policy, ROUND_S) for contender in timed}):
+        labels = ", ".join(run_.label for run_ in timed if LONG_ROUNDS_S.get(run_.policy, ROUND_S) == every_s)
+        notes.append(f"{labels}: asked every {every_s:g} s, the others when something happens; see --rounds")
     if by_tasks := [contender.label for contender in contenders if contender.label in comparison.tasks]:
         notes.append(f"{', '.join(by_tasks)}: what launches of tasks take is in the utilization")
     if comparison.seeds > 1:
@@ -143,7 +143,7 @@ def document_of(
             "apps": len(workload.apps),
             "rows": workload.rows,
             "cut": workload.cut,
-            "skipped": [{"line": one.line, "reason": one.reason, "broken": one.broken} for one in workload.skipped],
+            "skipped": [{"line": row.line, "reason": row.reason, "broken": row.broken} for row in workload.skipped],
             "unsorted": list(workload.unsorted),
             "assumptions": list(workload.assumptions),
         },
@@ -177,8 +177,8 @@ def document_of(
 
 def _figures(row: Row) -> dict[str, Any]:
     fields = [name for name in row.__struct_fields__ if name not in ("label", "over_budget")]
-    found = {name: spread._asdict() if (spread := getattr(row, name)) is not None else None for name in fields}
-    return {**found, "over_budget": row.over_budget}
+    figures = {name: spread._asdict() if (spread := getattr(row, name)) is not None else None for name in fields}
+    return {**figures, "over_budget": row.over_budget}
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def skipped_in_words(workload: Workload) -> str:
     none."""
     parts = []
     if workload.skipped:
-        reasons = [(one.line, one.reason[:_LONGEST_REASON]) for one in workload.skipped[:_MOST_NAMED]]
+        reasons = [(row.line, row.reason[:_LONGEST_REASON]) for row in workload.skipped[:_MOST_NAMED]]
         some = [f"line {line}: {reason}" if line else reason for line, reason in reasons]
         more = len(workload.skipped) - len(some)
         rest = f"; and {more:,} more" if more else ""

@@ -1,4 +1,4 @@
-"""`dorm simulate`: policies beside each other on one workload, in virtual time."""
+"""`dorm simulate`: policies compared on one workload, in virtual time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorm.cli.errors import USAGE, Fail, WrongUsage, complain, line
+from dorm.cli.errors import USAGE, Fail, WrongUsage, line, report_error
 from dorm.cli.output import Format, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.signals import interrupted_by_sigterm
 from dorm.cli.source import progress_of
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +47,8 @@ def complete_workload(incomplete: str) -> list[str]:
         return [name for name in KINDS if name.startswith(incomplete)]
     begin = Path(path)
     folder = begin if path.endswith("/") else begin.parent
-    found = sorted(one for one in folder.glob("*") if str(one).startswith(str(begin) if path else ""))
-    return [f"{kind}:{one}{'/' if one.is_dir() else ''}" for one in found]
+    paths = sorted(path_ for path_ in folder.glob("*") if str(path_).startswith(str(begin) if path else ""))
+    return [f"{kind}:{path_}{'/' if path_.is_dir() else ''}" for path_ in paths]
 
 
 def complete_contender(incomplete: str) -> list[str]:
@@ -134,9 +134,11 @@ def simulate(
     _check_target(output, force=force)
     loaded = _workloads(workload, range(seed, seed + seeds), strict=strict)
     contenders, loaded = _with_counts(contenders, loaded)
-    scenarios = [_scenario(one, _nodes(one, nodes, load), usual, charged, strict=strict) for one in loaded]
+    scenarios = [
+        _scenario(workload, _nodes(workload, nodes, load), usual, charged, strict=strict) for workload in loaded
+    ]
     if mtbf is not None:
-        scenarios = [_failing(one, mtbf, repair, seed + place) for place, one in enumerate(scenarios)]
+        scenarios = [_failing(scenario, mtbf, repair, seed + place) for place, scenario in enumerate(scenarios)]
     _check_declared(contenders, loaded[0])
     every_s = every or _every_s(loaded)
     used = list(range(seed, seed + len(loaded)))
@@ -187,7 +189,9 @@ def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tupl
         counts = {key: count for _, each in named for key, count in each.items()}
     if not counts:
         return contenders, workloads
-    given = {one.label: msgspec.structs.replace(one, params={**one.params, "counts": counts}) for one in lacking}
+    given = {
+        entry.label: msgspec.structs.replace(entry, params={**entry.params, "counts": counts}) for entry in lacking
+    }
     return [given.get(contender.label, contender) for contender in contenders], workloads
 
 
@@ -211,16 +215,16 @@ def _workloads(text: str, seeds: Sequence[int], *, strict: bool) -> list[Workloa
     from dorm_lab.workloads.options import WrongOption
 
     try:
-        found = [load(text, strict=strict, seed=seeds[0])]
+        workloads = [load(text, strict=strict, seed=seeds[0])]
     except WrongOption as error:
         raise _usage(error) from None
     for seed in seeds[1:]:
         other = load(text, strict=strict, seed=seed)
-        if other.apps == found[0].apps:
-            _say(f"nothing in {found[0].name} is drawn: all seeds are one")
+        if other.apps == workloads[0].apps:
+            _print_note(f"nothing in {workloads[0].name} is drawn: all seeds are one")
             break
-        found.append(other)
-    return found
+        workloads.append(other)
+    return workloads
 
 
 def _nodes(workload: Workload, text: str | None, load: float | None) -> tuple[SimulatedNode, ...]:
@@ -285,11 +289,11 @@ def _scenario(
 
     fits = fitting(workload, nodes, strict=strict)
     if left := skipped_in_words(fits):
-        _say(left)
+        _print_note(left)
     if not fits.apps:
         raise Fail(f"workload {workload.name} has no app that these nodes could run", code="workload.nothing_fits")
-    found = Scenario(apps=fits.apps, nodes=nodes, **usual)
-    return found if timings is None else with_timings(found, timings)
+    scenario = Scenario(apps=fits.apps, nodes=nodes, **usual)
+    return scenario if timings is None else with_timings(scenario, timings)
 
 
 def _every_s(workloads: Sequence[Workload]) -> float:
@@ -319,7 +323,7 @@ def _check_declared(contenders: Sequence[Contender], workload: Workload) -> None
     needy = ("dorm-speed", "oasis", "optimus", "shockwave", "srtf", "themis")
     asking = [contender.policy for contender in contenders if contender.policy in needy]
     if asking and not any(app.spec.steps for app in workload.apps):
-        _say(
+        _print_note(
             f"{asking[0]} needs the work that is left, which no app of {workload.name} reports; add told=yes to the workload"
         )
 
@@ -338,11 +342,11 @@ def _run(
     ]
     if len(jobs) > _MOST_RUNS:
         raise Fail(f"{len(jobs):,} runs are too many; at most {_MOST_RUNS:,}", USAGE, code="simulation.too_many_runs")
-    logs = [log_file(log, one.label, seed, alone=len(jobs) == 1) for one, seed, _ in jobs]
-    with interrupted_by_sigterm(), progress_of("simulating") as told, solver_prints_elsewhere():
+    logs = [log_file(log, job.label, seed, alone=len(jobs) == 1) for job, seed, _ in jobs]
+    with interrupted_by_sigterm(), progress_of("simulating") as progress, solver_prints_elsewhere():
         runs = run_all(
             [scenario for _, _, scenario in jobs],
-            every_s=every_s, workers=workers, tell=told, logs=logs, force=force,
+            every_s=every_s, workers=workers, progress=progress, logs=logs, force=force,
         )  # fmt: skip
     by_label = {
         contender.label: tuple(run for run, (its, _, _) in zip(runs, jobs, strict=True) if its is contender)
@@ -356,8 +360,8 @@ def log_file(path: Path | None, label: str, seed: int, *, alone: bool) -> Path |
     """Return the file for a run's log: `run.dorm`, or `run-static-seed-1.dorm` if there are several."""
     if path is None or alone:
         return path
-    words = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-")
-    return path.with_name(f"{path.stem}-{words}-seed-{seed}{path.suffix}")
+    slug = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-")
+    return path.with_name(f"{path.stem}-{slug}-seed-{seed}{path.suffix}")
 
 
 def _check_target(output: str, *, force: bool) -> None:
@@ -432,10 +436,10 @@ def _report_unfinished(compared: Comparison, *, cut: bool) -> None:
         for run in compared.runs[label]:
             if text := unfinished(label, run):
                 if cut:
-                    _say(text)
+                    _print_note(text)
                 else:
-                    complain(text, "simulation.unfinished")
+                    report_error(text, "simulation.unfinished")
 
 
-def _say(text: str) -> None:
-    say(line(Exception(text)), error=True, flush=True)
+def _print_note(text: str) -> None:
+    print_line(line(Exception(text)), error=True, flush=True)

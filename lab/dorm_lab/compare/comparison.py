@@ -33,8 +33,8 @@ class Spread(NamedTuple):
 
 def spread(values: Iterable[float | None]) -> Spread | None:
     """Return the spread of the values, or None if there are none; seeds without a value are left out."""
-    found = [value for value in values if value is not None]
-    return Spread(sum(found) / len(found), min(found), max(found)) if found else None
+    known = [value for value in values if value is not None]
+    return Spread(sum(known) / len(known), min(known), max(known)) if known else None
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     """Over the whole run."""
     adjustments_per_app: Spread | None
     container_hours: Spread | None
-    """That each app held, on average: GPU hours if a container is a GPU."""
+    """Hours of containers that each app held, on average: GPU hours if a container is a GPU."""
     adjustment_time_share: Spread | None
     worst_finish_ratio: Spread | None
     worst_long_finish_ratio: Spread | None
@@ -85,7 +85,7 @@ class Comparison(msgspec.Struct, frozen=True):
     the same seed, so no run is measured on an empty cluster while another still works."""
 
     tasks: dict[str, float] = {}
-    """By label, for contenders that share by tasks: the part of container time that launches take (`scenario.Tasks`)."""
+    """Part by label, for contenders that share by tasks: the part of container time that launches take (`scenario.Tasks`)."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -148,26 +148,28 @@ class Comparison(msgspec.Struct, frozen=True):
     def ratio_of_means(self, label: str, base: str, figure: str) -> Spread | None:
         """Return the mean of a figure over the window and all seeds, as a multiple of the base's; low and high are those of
         single seeds.  A mean of ratios would be arbitrary if one seed's base is near 0."""
-        mine, other = self.window_means(label, figure), self.window_means(base, figure)
-        above, below = mean(v for v in mine if v is not None), mean(v for v in other if v is not None)
+        own, other = self.window_means(label, figure), self.window_means(base, figure)
+        above, below = mean(v for v in own if v is not None), mean(v for v in other if v is not None)
         if above is None or not below:
             return None
-        each = [a / b for a, b in zip(mine, other, strict=False) if a is not None and b]
+        each = [a / b for a, b in zip(own, other, strict=False) if a is not None and b]
         return Spread(above / below, min([*each, above / below]), max([*each, above / below]))
 
     def best_hour(self, label: str, base: str, figure: str) -> Spread | None:
         """Return the largest ratio of the two means over one hour, among hours in which both are at least `LEAST`.
 
         An hour and a least mean, since at a single moment one may be near 0, and the ratio arbitrarily large."""
-        found = []
+        best = []
         for seed, (run, other) in enumerate(zip(self.runs[label], self.runs[base], strict=False)):
-            mine, its = (hourly(one, figure, self.window_of(seed)) for one in (run, other))
-            size = min(len(mine), len(its))
+            own, base_hours = (hourly(run_, figure, self.window_of(seed)) for run_ in (run, other))
+            size = min(len(own), len(base_hours))
             ratios = [
-                a / b for a, b in zip(mine[:size].tolist(), its[:size].tolist(), strict=True) if min(a, b) >= LEAST
+                a / b
+                for a, b in zip(own[:size].tolist(), base_hours[:size].tolist(), strict=True)
+                if min(a, b) >= LEAST
             ]
-            found.append(max(ratios, default=None))
-        return spread(found)
+            best.append(max(ratios, default=None))
+        return spread(best)
 
     def curve(self, label: str, figure: str, steps: int = 240) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return hours, and one row of values for each seed: means over equal parts of the window."""

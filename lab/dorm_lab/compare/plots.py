@@ -56,8 +56,8 @@ def png(comparison: Comparison, title: str) -> bytes:
     def draw(drawing: Drawing) -> None:
         drawing.suptitle(title, fontsize=14, fontweight="bold", color=_INK)
         parts = _parts(drawing.subfigures(4, 1, height_ratios=heights))
-        for part, one in zip(parts, (utilization, fairness_loss, adjusted), strict=False):
-            one(part, comparison)
+        for part, panel in zip(parts, (utilization, fairness_loss, adjusted), strict=False):
+            panel(part, comparison)
         left, right = _parts(parts[3].subfigures(1, 2))
         speed_up(left, comparison)
         overhead(right, comparison)
@@ -115,12 +115,17 @@ def adjusted(drawing: Drawing | SubFigure, comparison: Comparison) -> None:
             inside = [
                 decision for decision in run.decisions if decision.at - run.begin < comparison.window_of(seed) * SECOND
             ]
-            hours = [(one.at - run.begin) / SECOND / 3600 for one in inside]
-            axes.plot(hours, [one.changed for one in inside], ".", color=color(place), markersize=3, alpha=0.5)
-            most = max([most, *(one.changed for one in inside)])
-            if any(one.budget is not None for one in inside):
+            hours = [(change.at - run.begin) / SECOND / 3600 for change in inside]
+            axes.plot(hours, [change.changed for change in inside], ".", color=color(place), markersize=3, alpha=0.5)
+            most = max([most, *(change.changed for change in inside)])
+            if any(change.budget is not None for change in inside):
                 axes.step(
-                    hours, [one.budget or 0 for one in inside], where="post", color=_MUTED, linewidth=0.6, alpha=0.6
+                    hours,
+                    [change.budget or 0 for change in inside],
+                    where="post",
+                    color=_MUTED,
+                    linewidth=0.6,
+                    alpha=0.6,
                 )
         mean = comparison.row(label).adjustments
         axes.set_title(
@@ -185,7 +190,7 @@ FIGURES: dict[str, tuple[Callable[[Drawing | SubFigure, Comparison], None], bool
     "speed-up": (speed_up, True),
     "overhead": (overhead, True),
 }
-"""By the name of a file, with whether the figure is a single panel."""
+"""Functions that draw, by the name of a file; True for a figure of a single panel."""
 
 
 def _ratios(comparison: Comparison, label: str) -> list[float]:
@@ -227,8 +232,8 @@ def _panels(drawing: Drawing | SubFigure, comparison: Comparison) -> Sequence[Ax
     return panels[:count]
 
 
-def _parts(found: Any) -> list[SubFigure]:
-    return list(found)
+def _parts(parts: Any) -> list[SubFigure]:
+    return list(parts)
 
 
 def _plain(axes: Axes) -> None:

@@ -102,7 +102,7 @@ def times(value: float) -> str:
     return f"{value:.2f}×"
 
 
-def words(spread: Spread | None, write: Callable[[float], str] = plain) -> str:
+def summary(spread: Spread | None, write: Callable[[float], str] = plain) -> str:
     """Format the mean, and the lowest and highest seed if they differ."""
     if spread is None:
         return "-"
@@ -113,23 +113,23 @@ def words(spread: Spread | None, write: Callable[[float], str] = plain) -> str:
 
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("contender", lambda row: row.label),
-    ("completed", lambda row: words(row.completed)),
-    ("mean completion", lambda row: words(row.completion_s, seconds)),
-    ("median", lambda row: words(row.median_completion_s, seconds)),
-    ("p95", lambda row: words(row.p95_completion_s, seconds)),
-    ("p99", lambda row: words(row.p99_completion_s, seconds)),
-    ("wait", lambda row: words(row.wait_s, seconds)),
-    ("makespan", lambda row: words(row.makespan_s, seconds)),
-    ("utilization", lambda row: words(row.utilization)),
-    ("fairness loss", lambda row: words(row.fairness_loss)),
-    ("speed-up", lambda row: words(row.speed_up, times)),
-    ("adjustments", lambda row: words(row.adjustments)),
-    ("per app", lambda row: words(row.adjustments_per_app)),
-    ("lost to them", lambda row: words(row.adjustment_time_share, percent)),
-    ("container hours per app", lambda row: words(row.container_hours)),
-    ("worst ρ", lambda row: words(row.worst_finish_ratio)),
-    ("ρ > 1.1", lambda row: words(row.unfair_share, percent)),
-    ("decision", lambda row: words(row.decision_s, seconds)),
+    ("completed", lambda row: summary(row.completed)),
+    ("mean completion", lambda row: summary(row.completion_s, seconds)),
+    ("median", lambda row: summary(row.median_completion_s, seconds)),
+    ("p95", lambda row: summary(row.p95_completion_s, seconds)),
+    ("p99", lambda row: summary(row.p99_completion_s, seconds)),
+    ("wait", lambda row: summary(row.wait_s, seconds)),
+    ("makespan", lambda row: summary(row.makespan_s, seconds)),
+    ("utilization", lambda row: summary(row.utilization)),
+    ("fairness loss", lambda row: summary(row.fairness_loss)),
+    ("speed-up", lambda row: summary(row.speed_up, times)),
+    ("adjustments", lambda row: summary(row.adjustments)),
+    ("per app", lambda row: summary(row.adjustments_per_app)),
+    ("lost to them", lambda row: summary(row.adjustment_time_share, percent)),
+    ("container hours per app", lambda row: summary(row.container_hours)),
+    ("worst ρ", lambda row: summary(row.worst_finish_ratio)),
+    ("ρ > 1.1", lambda row: summary(row.unfair_share, percent)),
+    ("decision", lambda row: summary(row.decision_s, seconds)),
     ("over θ2", lambda row: str(row.over_budget)),
 )
 

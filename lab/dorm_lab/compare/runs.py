@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from replay.simulator.scenario import Scenario
 
     Done = Callable[[int, Run], None]
-    Tell = Callable[[int], None]
+    Ended = Callable[[int], None]
     """Called now and then with the number of a run's apps that have ended."""
 
-_TELL_EVERY = 200
+_REPORT_EVERY = 200
 """Records between two checks of whether the caller still wants the run."""
 _POLL_S = 0.2
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -68,19 +68,19 @@ def run(
     every_s: float = EVERY_S,
     log: Path | None = None,
     force: bool = False,
-    tell: Tell | None = None,
+    ended: Ended | None = None,
     timed: bool = False,
 ) -> Run:
     """Run one scenario in this thread, which it keeps busy.  Utilization and fairness are sampled every `every_s` virtual
     seconds.  `log` is written as an archive, which appears only once it is complete; `force` replaces an existing file.
     If `timed`, the result has the CPU time of each decision, the only figure that differs from run to run.
 
-    Raises SimulationError, ExportError, LogRefused, and what `tell` raises, which ends the run."""
+    Raises SimulationError, ExportError, LogRefused, and what `ended` raises, which ends the run."""
     simulation = Simulation(scenario)
     simulation.master.clock = time.thread_time if timed else None
     measures = Measures.of(simulation, every_s)
-    if tell is not None:
-        simulation.observe(_Teller(tell).see)
+    if ended is not None:
+        simulation.observe(_EndedApps(ended).count)
     with contextlib.ExitStack() as stack:
         if log is not None:
             file = stack.enter_context(whole_file_now(log, force=force))
@@ -94,18 +94,18 @@ def run(
     return msgspec.structs.replace(result, decided_s=tuple(simulation.master.decided_s))
 
 
-class _Teller:
+class _EndedApps:
     """Reports how many apps have ended."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report: Ended) -> None:
+        self._report = report
         self._ended = 0
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def count(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         if isinstance(event, k.Round):
             self._ended += sum(isinstance(fact, _ENDS) for fact in event.events)
-        if record.seq % _TELL_EVERY == 0:
-            self._tell(self._ended)
+        if record.seq % _REPORT_EVERY == 0:
+            self._report(self._ended)
 
 
 class _LogWriter:
@@ -119,7 +119,7 @@ class _LogWriter:
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         self._waiting.append(record)
         due = record.seq % EVERY == 0
-        if due or len(self._waiting) == _TELL_EVERY:
+        if due or len(self._waiting) == _REPORT_EVERY:
             self._flush()
         if due:
             self._writer.snapshot(*dump(self._simulation.state, build=build()))
@@ -138,7 +138,7 @@ def run_all(
     *,
     every_s: float = EVERY_S,
     workers: int | None = None,
-    tell: Progress | None = None,
+    progress: Progress | None = None,
     logs: Sequence[Path | None] | None = None,
     force: bool = False,
     timed: bool = False,
@@ -148,21 +148,23 @@ def run_all(
 
     `done` is called in this thread with the place and the result of each run as it ends; its exceptions end the others.
 
-    `tell` is called several times a second with the number of ended apps and the total; an exception in it (a Ctrl-C,
+    `progress` is called several times a second with the number of ended apps and the total; an exception in it (a Ctrl-C,
     say) ends all runs and propagates.  A process needs memory only for its one run.  Raises as `run` does, for the
     first failure."""
     files = list(logs) if logs is not None else [None] * len(scenarios)
     total = sum(len(scenario.apps) for scenario in scenarios)
     count = min(workers or os.cpu_count() or 1, len(scenarios))
     if count <= 1:
-        return _sequentially(scenarios, files, total, every_s=every_s, tell=tell, force=force, timed=timed, done=done)
+        return _sequentially(
+            scenarios, files, total, every_s=every_s, progress=progress, force=force, timed=timed, done=done
+        )
     context = multiprocessing.get_context("spawn")
     ended: ctypes.Array[ctypes.c_longlong] = context.RawArray(ctypes.c_longlong, len(scenarios) + 1)
     jobs = [(index, scenario, every_s, files[index], force, timed) for index, scenario in enumerate(scenarios)]
     with ProcessPoolExecutor(count, context, initializer=_begin, initargs=(ended,)) as pool:
         results: dict[int, Run] = {}
         try:
-            _work_off(pool, jobs, count, results, lambda: _told(tell, ended, total), done)
+            _work_off(pool, jobs, count, results, lambda: _report(progress, ended, total), done)
         except BaseException:
             ended[-1] = 1  # Leaving the pool waits for its processes, which this flag stops.
             raise
@@ -175,7 +177,7 @@ def _sequentially(
     total: int,
     *,
     every_s: float,
-    tell: Progress | None,
+    progress: Progress | None,
     force: bool,
     timed: bool,
     done: Done | None,
@@ -184,15 +186,15 @@ def _sequentially(
     before = 0
     for scenario, file in zip(scenarios, files, strict=True):
 
-        def told(ended: int, before: int = before) -> None:
-            if tell is not None:
-                tell(before + ended, total)
+        def report(ended: int, before: int = before) -> None:
+            if progress is not None:
+                progress(before + ended, total)
 
-        results.append(run(scenario, every_s=every_s, log=file, force=force, tell=told, timed=timed))
+        results.append(run(scenario, every_s=every_s, log=file, force=force, ended=report, timed=timed))
         if done is not None:
             done(len(results) - 1, results[-1])
         before += len(scenario.apps)
-        told(0, before)
+        report(0, before)
     return results
 
 
@@ -202,7 +204,7 @@ def _work_off(
     count: int,
     results: dict[int, Run],
     poll: Callable[[], None],
-    told: Done | None,
+    on_done: Done | None,
 ) -> None:
     """Send no more jobs than there are processes, so that scenarios are not copied long before they run."""
     left = iter(jobs)
@@ -225,8 +227,8 @@ def _work_off(
             except BrokenProcessPool:
                 text = "a process of the simulation was killed; run fewer at once (--workers)"
                 raise SimulationError(text, code="simulation.process_killed") from None
-            if told is not None:
-                told(index, results[index])
+            if on_done is not None:
+                on_done(index, results[index])
             send()
         poll()
 
@@ -255,13 +257,13 @@ def _one_thread() -> Iterator[None]:
             del os.environ[name]
 
 
-def _told(tell: Progress | None, ended: ctypes.Array[ctypes.c_longlong], total: int) -> None:
-    if tell is not None:
-        tell(sum(ended[:-1]), total)
+def _report(progress: Progress | None, ended: ctypes.Array[ctypes.c_longlong], total: int) -> None:
+    if progress is not None:
+        progress(sum(ended[:-1]), total)
 
 
 _ended: ctypes.Array[ctypes.c_longlong] | None = None
-"""In a process of `run_all`: the number of ended apps by run; the last entry is the flag to stop."""
+"""Number of ended apps by run, in a process of `run_all`; the last entry is the flag to stop."""
 
 
 def _begin(ended: ctypes.Array[ctypes.c_longlong]) -> None:
@@ -279,12 +281,12 @@ def _leave_with_parent() -> None:
 
 
 def _job(index: int, scenario: Scenario, every_s: float, log: Path | None, force: bool, timed: bool) -> Run:
-    def tell(ended: int) -> None:
+    def report(ended: int) -> None:
         assert _ended is not None
         _ended[index] = ended
         if _ended[-1]:
             raise Stopped("stopped")
 
-    result = run(scenario, every_s=every_s, log=log, force=force, tell=tell, timed=timed)
-    tell(len(scenario.apps))
+    result = run(scenario, every_s=every_s, log=log, force=force, ended=report, timed=timed)
+    report(len(scenario.apps))
     return result

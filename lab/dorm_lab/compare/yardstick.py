@@ -36,7 +36,7 @@ DIFFERENCES = (
 ROUND_S = 60.0
 RESTART_S = 30.0
 QUIET_S, QUIET_LIMIT_S = 0.2, 1.0
-"""What `at_events` waits for after something happened, at least and at most, as a master does by default."""
+"""Seconds that `at_events` waits after something happened, at least and at most, as a master does by default."""
 
 _BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel", "shockwave"), "rigid"),
@@ -71,6 +71,6 @@ def simulated(apps: tuple[SimulatedApp, ...], nodes: tuple[SimulatedNode, ...], 
     return contender.of(base)
 
 
-def at_events(one: Scenario) -> Scenario:
+def at_events(scenario: Scenario) -> Scenario:
     """Return the same run with decisions when something happens, as a master decides, and not in rounds."""
-    return msgspec.structs.replace(one, rounds=None, quiet_s=QUIET_S, quiet_limit_s=QUIET_LIMIT_S)
+    return msgspec.structs.replace(scenario, rounds=None, quiet_s=QUIET_S, quiet_limit_s=QUIET_LIMIT_S)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm_lab.workloads import paper, parametric
-from dorm_lab.workloads.declared import told
+from dorm_lab.workloads.declared import declare_all
 from dorm_lab.workloads.options import Options, WrongOption, split
 from dorm_lab.workloads.traces import alibaba, philly, pollux, swf, table
 from dorm_lab.workloads.traces.jobs import out_of_order
@@ -53,7 +53,7 @@ def load(text: str, *, strict: bool = False, seed: int = 0) -> Workload:
     workload = _read(kind, Path(path), options, strict=strict, seed=seed)
     _refuse_endless(workload)
     workload = _with_types(workload, *faster) if faster else workload
-    return told(workload) if tells else workload
+    return declare_all(workload) if tells else workload
 
 
 def _with_types(workload: Workload, name: str, times: float, part: float) -> Workload:

@@ -19,17 +19,17 @@ _EACH = 16
 """Up to this many containers, a curve has a point for each number; beyond, for every doubling and the last."""
 
 
-def told(workload: Workload) -> Workload:
+def declare_all(workload: Workload) -> Workload:
     """Return the same workload with `steps` and `speed` in every spec that has none."""
     curves: dict[tuple[Speed, float, int], list[tuple[int, float]]] = {}
     return msgspec.structs.replace(
         workload,
-        apps=tuple(_told(app, curves) for app in workload.apps),
+        apps=tuple(_declared(app, curves) for app in workload.apps),
         assumptions=(*workload.assumptions, ASSUMPTION),
     )
 
 
-def _told(app: SimulatedApp, curves: dict[tuple[Speed, float, int], list[tuple[int, float]]]) -> SimulatedApp:
+def _declared(app: SimulatedApp, curves: dict[tuple[Speed, float, int], list[tuple[int, float]]]) -> SimulatedApp:
     if app.spec.steps and app.spec.speed:
         return app
     key = (app.speed, app.steps_per_unit, app.spec.n_max)

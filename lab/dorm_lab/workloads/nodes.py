@@ -38,16 +38,16 @@ def parse(text: str) -> tuple[SimulatedNode, ...]:
         try:
             has = capacity(match[2])
         except QuantityError as error:
-            words = f"nodes {short(text)}: {error}, as in {_EXAMPLE}"
-            raise SimulationError(words, code=f"nodes.{error.problem}") from None
+            message = f"nodes {short(text)}: {error}, as in {_EXAMPLE}"
+            raise SimulationError(message, code=f"nodes.{error.problem}") from None
         if not has:
-            words = f"nodes {short(text)}: a node needs at least one resource; write {_EXAMPLE}"
-            raise SimulationError(words, code="nodes.all_zero")
+            message = f"nodes {short(text)}: a node needs at least one resource; write {_EXAMPLE}"
+            raise SimulationError(message, code="nodes.all_zero")
         groups.append((int(match[1] or 1), has, _labels(match[3], text)))
     count = sum(number for number, _, _ in groups)
     if not 1 <= count <= MOST_NODES or not all(number for number, _, _ in groups):
-        words = f"nodes {short(text)}: expected 1 to {MOST_NODES:,} nodes, got {count:,}"
-        raise SimulationError(words, code="nodes.out_of_range")
+        message = f"nodes {short(text)}: expected 1 to {MOST_NODES:,} nodes, got {count:,}"
+        raise SimulationError(message, code="nodes.out_of_range")
     return named([(has, labels) for number, has, labels in groups for _ in range(number)])
 
 
@@ -56,8 +56,8 @@ def _labels(text: str, whole: str) -> dict[str, str]:
     for pair in text.split():
         name, separator, value = pair.partition("=")
         if not separator or not value or not is_label(name):
-            words = f"nodes {short(whole)}: {short(pair)} is not a label; write name=value"
-            raise SimulationError(words, code="nodes.label.malformed")
+            message = f"nodes {short(whole)}: {short(pair)} is not a label; write name=value"
+            raise SimulationError(message, code="nodes.label.malformed")
         labels[name] = value
     return labels
 
@@ -141,7 +141,7 @@ def fitting(workload: Workload, nodes: Sequence[SimulatedNode], *, strict: bool 
         skipped.append(Skipped(app.line, f"{app.spec.name} {lack}", _NO_ROOM))
     if not skipped:
         return workload
-    in_order = tuple(sorted((*workload.skipped, *skipped), key=lambda one: one.line))
+    in_order = tuple(sorted((*workload.skipped, *skipped), key=lambda row: row.line))
     return msgspec.structs.replace(workload, apps=tuple(apps), skipped=in_order)
 
 

@@ -81,8 +81,8 @@ class Options:
             return default
         whole = re.fullmatch(r"\d{1,12}", text, re.ASCII)
         if not whole or not least <= int(text) <= most:
-            words = f"expected a whole number from {least} to {most}, got {short(text)}"
-            raise self.error(name, words, "out_of_range" if whole else "malformed")
+            message = f"expected a whole number from {least} to {most}, got {short(text)}"
+            raise self.error(name, message, "out_of_range" if whole else "malformed")
         return int(text)
 
     def seconds(self, name: str, default: float) -> float:
@@ -146,9 +146,9 @@ class Options:
             text = f"workload {self._of}: unknown option {short(name)}{hint}"
             raise WrongOption(text, code="workload.option.unknown")
 
-    def error(self, name: str, words: str, problem: str = "malformed") -> WrongOption:
+    def error(self, name: str, message: str, problem: str = "malformed") -> WrongOption:
         """Return the error of an option; `problem` is the last word of its code."""
-        return WrongOption(f"workload {self._of}: {name}: {words}", code=f"workload.option.{problem}")
+        return WrongOption(f"workload {self._of}: {name}: {message}", code=f"workload.option.{problem}")
 
 
 def _table(numbers: list[float]) -> Table | None:

@@ -35,15 +35,15 @@ def poisson(
     if mtbf_s <= 0 or repair_s < 0:
         text = "the mean time between failures must be more than 0 seconds, and the mean repair at least 0"
         raise SimulationError(text, code="simulation.outage.out_of_range")
-    found: list[Outage] = []
+    outages: list[Outage] = []
     for node in nodes:
         draws = Draws(seed, f"outages of {node.name}")
         at_s = draws.exponential(mtbf_s)
         while at_s < until_s:
-            if len(found) >= _MOST:
+            if len(outages) >= _MOST:
                 text = f"more than {_MOST:,} outages; choose a longer time between failures"
                 raise SimulationError(text, code="simulation.outage.too_many")
             for_s = draws.exponential(repair_s)
-            found.append(Outage(node.name, at_s, for_s))
+            outages.append(Outage(node.name, at_s, for_s))
             at_s += for_s + draws.exponential(mtbf_s)
-    return tuple(sorted(found, key=lambda outage: (outage.at_s, outage.node)))
+    return tuple(sorted(outages, key=lambda outage: (outage.at_s, outage.node)))

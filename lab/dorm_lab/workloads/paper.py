@@ -31,7 +31,7 @@ HOUR_S = 3600.0
 ARRIVAL_S = 1200.0
 """Mean time between two submissions (§V: 20 minutes, Poisson)."""
 HORIZON_S = 24 * HOUR_S
-"""How long the paper observes."""
+"""Time for which the paper observes."""
 DURATION_H = 3.0
 DURATION_SIGMA = 0.5
 
@@ -48,7 +48,7 @@ class AppType(NamedTuple):
     n_min: int
     apps: int
     static: int
-    """Its containers in the static baseline."""
+    """Containers of the app in the static baseline."""
 
 
 APP_TYPES = (

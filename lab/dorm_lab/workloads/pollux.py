@@ -66,10 +66,10 @@ class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
     """Steps per second as measured: by placement if it was measured, else by nodes and GPUs."""
 
     placed: dict[str, float]
-    """By placement: each node's GPUs as one digit, in the least of the orders that are rotations of each other, since a ring
-    of workers has no start."""
+    """Speeds by placement: each node's GPUs as one digit, in the least of the orders that are rotations of each other, since a
+    ring of workers has no start."""
     spread: tuple[tuple[float, ...], ...]
-    """For 1, 2, … nodes: for 1, 2, … GPUs on them."""
+    """Rates for 1, 2, … nodes, and for 1, 2, … GPUs on them."""
 
     def rate(self, placement: Sequence[int]) -> float:
         if not placement:
@@ -111,11 +111,11 @@ def profiled(profile: Profile, batch: int) -> Profiled:
     model: StepTime | None = None
     spread = []
     for nodes in range(1, MOST_NODES + 1):
-        found = profile.step_between_s(nodes, {n: b for n, b in batches.items() if nodes <= n <= GPUS_PER_NODE * nodes})
+        times = profile.step_between_s(nodes, {n: b for n, b in batches.items() if nodes <= n <= GPUS_PER_NODE * nodes})
         rates = []
         for gpus in batches:
-            if gpus in found:
-                rates.append(worth[batches[gpus].size] / found[gpus])
+            if gpus in times:
+                rates.append(worth[batches[gpus].size] / times[gpus])
                 continue
             model = model or fitted(profile, batch)
             rates.append(model.rate(_on(min(nodes, gpus), gpus)))
@@ -154,8 +154,8 @@ def fitted(profile: Profile, batch: int) -> StepTime:
         return np.concatenate([np.log(grad / compute), np.log(whole / step)])
 
     begin = [0.1, 0.01, 0.1, 0.01, 0.1, 0.01, 1.5]
-    found = least_squares(errors, begin, bounds=([1e-8] * 6 + [1.0], [np.inf] * 6 + [10.0]), x_scale=begin)
-    grad_a, grad_b, local_a, local_b, node_a, node_b, gamma = (round(float(value), 9) for value in found.x)
+    solved = least_squares(errors, begin, bounds=([1e-8] * 6 + [1.0], [np.inf] * 6 + [10.0]), x_scale=begin)
+    grad_a, grad_b, local_a, local_b, node_a, node_b, gamma = (round(float(value), 9) for value in solved.x)
     return StepTime(
         (grad_a, grad_b), (local_a, local_b), (node_a, node_b), gamma, batch=batch, most_local=profile.most_local
     )

@@ -138,11 +138,11 @@ class Profile:
 
     def step_between_s(self, nodes: int, batches: dict[int, Batch]) -> dict[int, float]:
         """The same on this many nodes, by number of GPUs; points outside all measurements are left out."""
-        asked = [(min(nodes, MOST_NODES), gpus, batch.local) for gpus, batch in batches.items()]
-        found = self._between(np.array(asked, np.float64).reshape(-1, 3))
+        points = [(min(nodes, MOST_NODES), gpus, batch.local) for gpus, batch in batches.items()]
+        times = self._between(np.array(points, np.float64).reshape(-1, 3))
         return {
             gpus: _whole_step(float(step), float(sync), batch)
-            for (gpus, batch), (step, sync) in zip(batches.items(), found, strict=True)
+            for (gpus, batch), (step, sync) in zip(batches.items(), times, strict=True)
             if math.isfinite(step)
         }
 
@@ -192,17 +192,17 @@ def _whole_step(step: float, sync: float, batch: Batch) -> float:
 
 def _validations(folder: Path) -> dict[int, tuple[Row, ...]]:
     """Return progress, squared norm and variance by epoch, by batch size, ascending."""
-    found = {}
+    validations = {}
     for path in folder.glob("validation-*.csv"):
         size = path.stem.removeprefix("validation-")
         if not size.isdecimal():
             text = f"{path}: its name must end in a batch size, such as validation-256.csv"
             raise SimulationError(text, code="profiles.file_name")
         rows = _rows(path, ("progress", "grad_sqr", "grad_var"))
-        found[int(size)] = tuple(tuple(map(float, row)) for row in rows)
-    if not found:
+        validations[int(size)] = tuple(tuple(map(float, row)) for row in rows)
+    if not validations:
         raise SimulationError(f"{folder}: it holds no validation-B.csv", code="profiles.missing")
-    return dict(sorted(found.items()))
+    return dict(sorted(validations.items()))
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[list[str]]:

@@ -31,7 +31,7 @@ class Tuned(msgspec.Struct, frozen=True, dict=True, tag="tuned"):
 
     tables: Tables
     batch: int
-    """Its batch size until another one is decided."""
+    """Batch size of the app until another one is decided."""
 
     @cached_property
     def profile(self) -> Profile:
@@ -84,7 +84,7 @@ class Tuned(msgspec.Struct, frozen=True, dict=True, tag="tuned"):
         gpus, name = sum(placement), rotated(placement)
         if name in self.tables.placed:
             return self.profile.step_s(name, spread)
-        found = self.profile.step_between_s(len(placement), {gpus: spread})
-        if gpus in found:
-            return found[gpus]
+        times = self.profile.step_between_s(len(placement), {gpus: spread})
+        if gpus in times:
+            return times[gpus]
         return 1 / msgspec.structs.replace(self._model, batch=spread.size).rate(placement)

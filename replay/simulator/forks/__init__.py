@@ -5,5 +5,5 @@ fork       a log continued from a moment;  fork_log: kept as an archive
 whatif     compares the log's own course, unchanged and changed;  backtest: the error of that
 starting   when a waiting app will start
 
-The laboratory has what tells how faithful all this is: `dorm_lab.recorded`, `dorm_lab.rehearsal`.
+The laboratory measures how faithful all this is: `dorm_lab.recorded`, `dorm_lab.rehearsal`.
 """

@@ -1,4 +1,4 @@
-"""Measures how far a simulation of what happened is from what happened: the error reported beside every what-if.
+"""Measures how far a simulation of what happened is from what happened: the error reported with every what-if.
 
 A backtest continues the log from the same moment, unchanged, and compares that with the rest of the log: when apps ended and
 first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  There are two kinds, by the
@@ -44,14 +44,14 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     """The log time there (UTC ns)."""
     window_s: float
-    """From there to the log's end."""
+    """Seconds from there to the log's end."""
     hindsight: bool
     apps: int
     """Apps whose ends are compared: those that ended by themselves in the window, and `early` ones."""
     late: int
-    """How many of them had not ended in the simulation when it was cut off: their errors are larger than counted."""
+    """Number of them that had not ended in the simulation when it was cut off: their errors are larger than counted."""
     early: int
-    """How many of them ended only in the simulation and really still ran when the log ended.  They count with the smallest
+    """Number of them that ended only in the simulation and really still ran when the log ended.  They count with the smallest
     error that they can have: without them, the worst models would have the smallest error."""
     completion_error_s: float | None
     """Mean absolute error of their ends; None without any."""
@@ -90,7 +90,7 @@ def compare(really: Run, simulated: Run, *, seq: int, hindsight: bool) -> Backte
         window_s=window_s,
         hindsight=hindsight,
         apps=len(errors),
-        late=sum(1 for app in ended if not (one := there.get(app.app)) or not one.ended),
+        late=sum(1 for app in ended if not (counterpart := there.get(app.app)) or not counterpart.ended),
         early=len(early),
         completion_error_s=_seconds(mean(errors)),
         completion_error=sum(errors) / sum(spans) if sum(spans) > 0 else None,
@@ -133,25 +133,25 @@ def adjustments(run: Run, window_s: float) -> int:
     return sum(decision.changed + decision.forced for decision in run.decisions if decision.at <= until)
 
 
-def in_words(found: Backtest | None) -> str:
+def in_words(backtest: Backtest | None) -> str:
     """Describe the error in one line, to be shown next to a result."""
-    if found is None:
+    if backtest is None:
         return "none possible: no app ended after a moment at which the log could be forked"
     parts = []
-    if found.completion_error is not None and found.completion_error_s is not None:
-        of = [_counted(found.apps)]
-        if found.late:
-            of.append(f"{found.late} of them had not ended in the simulation")
-        if found.early:
-            of.append(f"{found.early} of them ended only in the simulation, so the error is larger")
-        error_s = _length(found.completion_error_s)
-        parts.append(f"completion ±{_percent(found.completion_error)} (±{error_s}, {', '.join(of)})")
-    if found.wait_error_s is not None:
-        parts.append(f"start ±{_length(found.wait_error_s)} ({_counted(found.waits)})")
-    for name, pair in (("utilization", found.utilization), ("fairness loss", found.fairness_loss)):
+    if backtest.completion_error is not None and backtest.completion_error_s is not None:
+        of = [_counted(backtest.apps)]
+        if backtest.late:
+            of.append(f"{backtest.late} of them had not ended in the simulation")
+        if backtest.early:
+            of.append(f"{backtest.early} of them ended only in the simulation, so the error is larger")
+        error_s = _length(backtest.completion_error_s)
+        parts.append(f"completion ±{_percent(backtest.completion_error)} (±{error_s}, {', '.join(of)})")
+    if backtest.wait_error_s is not None:
+        parts.append(f"start ±{_length(backtest.wait_error_s)} ({_counted(backtest.waits)})")
+    for name, pair in (("utilization", backtest.utilization), ("fairness loss", backtest.fairness_loss)):
         if pair.really is not None and pair.simulated is not None:
             parts.append(f"{name} {pair.simulated:.3g} (really {pair.really:.3g})")
-    parts.append(f"adjustments {found.adjustments.simulated:g} (really {found.adjustments.really:g})")
+    parts.append(f"adjustments {backtest.adjustments.simulated:g} (really {backtest.adjustments.really:g})")
     return "; ".join(parts)
 
 
@@ -171,5 +171,5 @@ def _percent(part: float) -> str:
 
 def common(runs: Iterable[Run | None]) -> set[str]:
     """Return the ids of the apps that completed in all of these runs."""
-    found = [{app.app for app in run.apps if app.how == "completed"} for run in runs if run is not None]
-    return set.intersection(*found) if found else set()
+    completed = [{app.app for app in run.apps if app.how == "completed"} for run in runs if run is not None]
+    return set.intersection(*completed) if completed else set()

@@ -44,11 +44,10 @@ if TYPE_CHECKING:
 UNKNOWN_S = 600.0
 """Assumed run time in seconds with n_min containers, if nothing is known of an app or of apps like it."""
 NEVER_DONE = 1e6
-"""For a cancelled app, all that is known is that its work was not done: assume this many times the work that it had
-done."""
+"""Assumed work of a cancelled app, in multiples of what it had done: all that is known is that its work was not done."""
 
 ENOUGH_ALIKE = 5
-"""With this many similar apps, their range is also used for the next one."""
+"""Number of similar apps from which on their range is also used for the next one."""
 
 Bound = Literal["least", "likely", "most"]
 Basis = Literal["known", "cancelled", "declared", "measured", "alike", "guess"]
@@ -64,7 +63,7 @@ class Curve(msgspec.Struct, frozen=True, tag="curve"):
     parallel: float = 1.0
     """p, from 0 to 1; 1 is in proportion."""
     across: float = 1.0
-    """Its speed on several nodes, as a fraction of its speed on one."""
+    """Speed of the app on several nodes, as a fraction of its speed on one."""
 
     def rate(self, placement: Sequence[int]) -> float:
         n = sum(placement)
@@ -86,13 +85,13 @@ class Fitted(msgspec.Struct, frozen=True):
 
     app: str
     model: SimulatedApp
-    """Its `at_s` counts from the moment of the fit; negative before it."""
+    """Model of the app, whose `at_s` counts from the moment of the fit; negative before it."""
     done: float
     """Units of work that it has done by then."""
     saved: float
     """Units from which a restart would continue."""
     failures: int
-    """How many of its model's failures are past."""
+    """Number of its model's failures that are past."""
     least: float
     """The least total work, in units, by its history and similar apps; the model's own work if that is known."""
     most: float
@@ -125,9 +124,9 @@ class _Did(NamedTuple):
     """Work that an app has done, in units."""
 
     done: float
-    """By the moment of the fit."""
+    """Work done by the moment of the fit."""
     by_end: float
-    """By the history's end, which may know more."""
+    """Work done by the history's end, which may know more."""
     basis: Basis
     """Basis of `by_end`: `known`, or the basis of its speed if its last pace was never reported."""
 
@@ -223,7 +222,7 @@ class Fitting:
     def _on_several(self, course: Course) -> tuple[Measured, ...]:
         """Return measurements on types by apps like it."""
         for key in _likeness(course.spec, course.user):
-            if any(one is not course for one in self._alike.get(key, ())[:2]):
+            if any(other is not course for other in self._alike.get(key, ())[:2]):
                 if key not in self._several:
                     self._several[key] = on_several(self._alike[key])
                 return self._several[key]
@@ -251,7 +250,9 @@ class Fitting:
     def _like_pace(self, course: Course) -> _Pace | None:
         """Return the combined paces of the apps most alike."""
         for key in _likeness(course.spec, course.user):
-            others = [self._paces[one.app] for one in self._alike[key] if one is not course and one.app in self._paces]
+            others = [
+                self._paces[alike.app] for alike in self._alike[key] if alike is not course and alike.app in self._paces
+            ]
             if others:
                 points = _averaged((n, rate, 1.0) for other in others for n, rate in other.points)
                 return _Pace(points, _parallel(points), median(other.across for other in others))
@@ -274,7 +275,7 @@ class Fitting:
         if course.ended == "cancelled" and course.stretches:
             return _surely(max(total, 1.0) * NEVER_DONE, "cancelled")
         for key in _likeness(course.spec, course.user):
-            totals = [total for one in self._alike[key] if (total := self._total(one, in_steps=in_steps)) > done]
+            totals = [total for other in self._alike[key] if (total := self._total(other, in_steps=in_steps)) > done]
             if totals:
                 likely, least, most = median(totals), min(totals), max(totals)
                 if len(totals) < ENOUGH_ALIKE:  # The next one may lie outside their range.
@@ -287,7 +288,7 @@ class Fitting:
     def _typical_s(self) -> float:
         """Return the median app's seconds from submission to completion."""
         ended = [course for course in self._history.courses.values() if course.ended == "completed"]
-        return median((one.ended_at - one.submitted_at) / SECOND for one in ended) if ended else UNKNOWN_S
+        return median((past.ended_at - past.submitted_at) / SECOND for past in ended) if ended else UNKNOWN_S
 
     def _total(self, course: Course, *, in_steps: bool) -> float:
         """Return a completed app's total work in the same unit; 0 if unknown."""
@@ -304,7 +305,7 @@ class Fitting:
         gaps = self._history.phases.checkpoint_gaps_s.get(course.app, [])
         timings = fit_timings(own, gaps_s=gaps, default=self.common)
         basis: Basis = "measured" if own else "alike" if self._measured else "guess"
-        if not any(one.kind == "restart" for one in own):
+        if not any(phase.kind == "restart" for phase in own):
             # An app that can resume, or saves by itself, is assumed to save when asked to stop.
             saves = bool(course.spec.resume or course.spec.checkpoint or gaps) or self.common.can_checkpoint
             timings = msgspec.structs.replace(timings, can_checkpoint=saves)
@@ -348,11 +349,12 @@ def _pace(course: Course, faster: Mapping[str, float]) -> _Pace | None:
     if not stretches:
         return None
     seen = [(stretch, stretch.rate / pace_on(faster, stretch.types)) for stretch in stretches]
-    across = _across((len(one.counts) > 1, one.containers, rate) for one, rate in seen)
-    found = _averaged(
-        (one.containers, rate / (across if len(one.counts) > 1 else 1.0), one.rated_s) for one, rate in seen
+    across = _across((len(stretch.counts) > 1, stretch.containers, rate) for stretch, rate in seen)
+    averaged = _averaged(
+        (stretch.containers, rate / (across if len(stretch.counts) > 1 else 1.0), stretch.rated_s)
+        for stretch, rate in seen
     )
-    return _Pace(found, _parallel(found), across)
+    return _Pace(averaged, _parallel(averaged), across)
 
 
 def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
@@ -360,7 +362,7 @@ def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
     rates: dict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for several, n, rate in seen:
         rates[n][several].append(rate)
-    parts = [median(many) / median(one) for one, many in rates.values() if one and many]
+    parts = [median(spread) / median(single) for single, spread in rates.values() if single and spread]
     return median(parts) if parts else 1.0
 
 

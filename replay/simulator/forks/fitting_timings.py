@@ -39,15 +39,15 @@ class Phases(msgspec.Struct, frozen=True):
     decided_at: int
     """UTC ns."""
     checkpoint_s: float | None
-    """From the decision until the app reported a checkpoint; None if it reported none."""
+    """Time from the decision until the app reported a checkpoint; None if it reported none."""
     stop_s: float
-    """From there, or from the decision, until the last old container had exited; 0 for a start."""
+    """Time from there, or from the decision, until the last old container had exited; 0 for a start."""
     wait_s: float
-    """From there until the release."""
+    """Time from there until the release."""
     start_s: float | None
-    """From the release until all containers had started; None if they never had."""
+    """Time from the release until all containers had started; None if they never had."""
     work_s: float | None
-    """From there to the first work; None if it never reported any."""
+    """Time from there to the first work; None if it never reported any."""
     resumed: bool
     """Whether it continued from a checkpoint."""
 
@@ -77,14 +77,14 @@ class PhaseWatch:
 
     def __init__(self, state: State) -> None:
         self.checkpoint_gaps_s: dict[str, list[float]] = {}
-        """By app: seconds between checkpoints that one generation made by itself."""
+        """Seconds between checkpoints that one generation made by itself, by app."""
         self._state = state
         self._releases: dict[tuple[str, int], _Release] = {}
-        """By app and generation, in the order of the log."""
+        """Releases by app and generation, in the order of the log."""
         self._saved: dict[str, tuple[int, int]] = {}
-        """By app: generation and log time of its last checkpoint."""
+        """Generation and log time of the last checkpoint, by app."""
         self._known: dict[str, tuple[int, int]] = {}
-        """By app: the generation that was released last, and its number of containers."""
+        """Generation that was released last, and its number of containers, by app."""
 
     @property
     def phases(self) -> list[Phases]:
@@ -164,10 +164,10 @@ def _complete(release: _Release) -> Phases:
     work_s = None
     done, steps = release.first_step - release.base_step, release.last_step - release.first_step
     if release.first_at and (steps > 0 or done <= 0):  # One report gives no pace.
-        told_s = (release.first_at - release.started_at) / SECOND
+        pace_s = (release.first_at - release.started_at) / SECOND
         took_s = (release.last_at - release.first_at) / SECOND
         before_s = done * took_s / steps if done > 0 else 0.0
-        work_s = max(0.0, told_s - before_s)
+        work_s = max(0.0, pace_s - before_s)
     return msgspec.structs.replace(release.phases, start_s=start_s, work_s=work_s)
 
 
@@ -178,22 +178,22 @@ def fit(phases: Iterable[Phases], *, gaps_s: Iterable[float] = (), default: Timi
     them, the app cannot save when asked to stop."""
     default = default or Timings()
     seen = list(phases)
-    restarts = [one for one in seen if one.kind == "restart"]
+    restarts = [phase for phase in seen if phase.kind == "restart"]
     saved = [restart.checkpoint_s for restart in restarts if restart.checkpoint_s is not None]
     every = list(gaps_s)
     booted, resumed = (
-        [one.work_s for one in seen if one.work_s is not None and one.resumed is how] for how in (False, True)
+        [phase.work_s for phase in seen if phase.work_s is not None and phase.resumed is how] for how in (False, True)
     )
 
-    def mean(found: list[float], otherwise: float) -> float:
-        return round(fmean(found), 6) if found else otherwise
+    def mean(values: list[float], otherwise: float) -> float:
+        return round(fmean(values), 6) if values else otherwise
 
     return Timings(
         checkpoint_s=mean(saved, default.checkpoint_s),
         stop_s=mean(
             [restart.stop_s for restart in restarts if restart.checkpoint_s is not None or not saved], default.stop_s
         ),
-        start_s=mean([one.start_s for one in seen if one.start_s is not None], default.start_s),
+        start_s=mean([phase.start_s for phase in seen if phase.start_s is not None], default.start_s),
         boot_s=mean(booted, default.boot_s),
         resume_s=mean(resumed, default.resume_s),
         checkpoint_every_s=mean(every, default.checkpoint_every_s),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from replay.simulator.speed import Speed
 
 LIKE = 8
-"""How many of the latest similar apps show how much faster a type is."""
+"""Number of the latest similar apps that show how much faster a type is."""
 
 
 class SpeedOnTypes(NamedTuple):
@@ -68,11 +68,11 @@ class TypesSeen:
             alike_by_type=() if _several(own) else alike(),
         )
         typed = typed_of(demand, self.names)
-        found = by_type(typed) if typed is not None else None
-        if found is None:
+        curves = by_type(typed) if typed is not None else None
+        if curves is None:
             return {}
-        stated = found.ratios.get(self.stated, 1.0)
-        return {name: ratio / stated for name, ratio in found.ratios.items() if ratio != stated}
+        stated = curves.ratios.get(self.stated, 1.0)
+        return {name: ratio / stated for name, ratio in curves.ratios.items() if ratio != stated}
 
     def declared(self, course: Course, faster: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
         """Return the declared speed on the type of the stated paces."""

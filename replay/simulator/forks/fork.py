@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from replay.simulator.measures import Run
     from replay.simulator.simulation import Seen
 
-TOLD = 500_000
+MOST_REPORTS = 500_000
 """About how many progress reports of all apps a run has at most, unless the caller sets another bound."""
-LEAST_TOLD_S = 60.0
+LEAST_REPORT_S = 60.0
 """Seconds between an app's reports if no app on the log reports progress."""
 _LONGEST_NAME = 48
 _REFUSED = AppSpec(name="refused", command=["refused"], demand={"cpu": 1})
@@ -64,11 +64,11 @@ class Fork:
     state: State
     scenario: Scenario
     running: dict[str, Running]
-    said: tuple[tuple[float, k.Event, str], ...]
+    published: tuple[tuple[float, k.Event, str], ...]
     """Events of others, with the seconds from the fork and the publisher."""
     fitted: dict[str, Fitted]
-    """By app: those that live at the fork or come later."""
-    words: tuple[str, ...] = ()
+    """Fitted apps by id: those that live at the fork or come later."""
+    assumptions: tuple[str, ...] = ()
     """The changes, in words."""
     aliases: dict[str, str] = field(default_factory=dict)
     """Apps that need another name here, since an app of their name still runs, by their ids here to the log's own."""
@@ -84,14 +84,14 @@ def make(
     fitting: Fitting | None = None,
     known: History | None = None,
     work: Bound = "likely",
-    told: int = TOLD,
+    reports: int = MOST_REPORTS,
 ) -> Fork:
     """Make a fork at `state`, of a history that reaches at least that far; `now` (UTC ns) is the fork's time if that is later
     than the state's last record.  If `known` is given, models of live apps use only its data.  `work` chooses the
-    unknown work of apps, and `told` bounds the progress reports of a run."""
+    unknown work of apps, and `reports` bounds the progress reports of a run."""
     at = max(state.time or history.begin, now)
     making = _Making(history, state, at, fitting or Fitting(history), known, work)
-    return making.fork(until_s, changes or Assumed(), told)
+    return making.fork(until_s, changes or Assumed(), reports)
 
 
 def id_of_new(spec: AppSpec, index: int = 0) -> str:
@@ -140,7 +140,7 @@ def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching:
 def simulation_of(fork: Fork) -> Simulation:
     """Return the simulation, ready to run, with all later events of others.  Raises SimulationError."""
     simulation = Simulation(fork.scenario, state=fork.state, running=fork.running)
-    for at_s, event, who in fork.said:
+    for at_s, event, who in fork.published:
         simulation.publish_at(at_s, event, who)
     return simulation
 
@@ -166,21 +166,21 @@ class _Making:
         self.aliases: dict[str, str] = {}
         self._names = set(state.names)
 
-    def fork(self, until_s: float | None, changes: Assumed, told: int) -> Fork:
+    def fork(self, until_s: float | None, changes: Assumed, reports: int) -> Fork:
         running = self._live() | self._unanswered()
         arrivals = self._arrivals()
         present, arrivals = self._change_arrivals(changes, arrivals)
-        words, events = assumed_events(self.state, self.at, present)
+        assumptions, events = assumed_events(self.state, self.at, present)
         self._bring_back()
-        scenario = self._scenario(until_s, [*self._submitted(changes), *arrivals], changes, told)
+        scenario = self._scenario(until_s, [*self._submitted(changes), *arrivals], changes, reports)
         first = [(0.0, event, who) for event, who in events if not isinstance(event, k.AppSubmitted)]
         return Fork(
             state=self.state,
             scenario=scenario,
             running=running,
-            said=(*first, *self._later(changes), *self._lost_later(changes)),
+            published=(*first, *self._later(changes), *self._lost_later(changes)),
             fitted=self.fitted,
-            words=(*words, *self._words),
+            assumptions=(*assumptions, *self._assumptions),
             aliases=self.aliases,
         )
 
@@ -188,8 +188,8 @@ class _Making:
 
     def _fit(self, course: Course) -> Fitted:
         """Fit an app that has no containers yet."""
-        found = self.fitted[course.app] = self._fitting.fit(course, self.at).as_if(self._work)
-        return found
+        fitted = self.fitted[course.app] = self._fitting.fit(course, self.at).as_if(self._work)
+        return fitted
 
     def _live(self) -> dict[str, Running]:
         running = {}
@@ -198,8 +198,8 @@ class _Making:
             course = history.courses.get(app.id)
             if course is None:
                 course = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
-            found = self.fitted[app.id] = fitting.fit(course, self.at, app).as_if(self._work)
-            running[app.id] = Running(found.model, found.done, found.saved, found.failures)
+            fitted = self.fitted[app.id] = fitting.fit(course, self.at, app).as_if(self._work)
+            running[app.id] = Running(fitted.model, fitted.done, fitted.saved, fitted.failures)
         return running
 
     def _unanswered(self) -> dict[str, Running]:
@@ -249,21 +249,21 @@ class _Making:
 
     def _change_arrivals(self, changes: Assumed, arrivals: list[SimulatedApp]) -> tuple[Assumed, list[SimulatedApp]]:
         """Apply changes of apps that come later to their specs; return the others, which are published at the fork."""
-        self._words: list[str] = []
+        self._assumptions: list[str] = []
         updated, cancelled = [], []
         for change in changes.updated:
-            found = None if self.state.find_app(change.app) else _named(arrivals, change.app)
-            if found is None:
+            arrival = None if self.state.find_app(change.app) else _named(arrivals, change.app)
+            if arrival is None:
                 updated.append(change)
             else:
-                arrivals = [self._edited(app, change) if app is found else app for app in arrivals]
+                arrivals = [self._edited(app, change) if app is arrival else app for app in arrivals]
         for name in changes.cancelled:
-            found = None if self.state.find_app(name) else _named(arrivals, name)
-            if found is None:
+            arrival = None if self.state.find_app(name) else _named(arrivals, name)
+            if arrival is None:
                 cancelled.append(name)
             else:
-                arrivals = [app for app in arrivals if app is not found]
-                self._words.append(f"without {found.spec.name}")
+                arrivals = [app for app in arrivals if app is not arrival]
+                self._assumptions.append(f"without {arrival.spec.name}")
         present = msgspec.structs.replace(changes, updated=tuple(updated), cancelled=tuple(cancelled))
         return present, arrivals
 
@@ -276,7 +276,7 @@ class _Making:
             raise PlanError(f"{app.spec.name}: {error}", code=error.code) from None
         before = {name: getattr(app.spec, name) for name in given}
         edits = [f"{name} = {value} (not {before[name]})" for name, value in given.items()]
-        self._words.append(f"{app.spec.name} with {' and '.join(edits)}")
+        self._assumptions.append(f"{app.spec.name} with {' and '.join(edits)}")
         return msgspec.structs.replace(app, spec=spec)
 
     def _submitted(self, changes: Assumed) -> list[SimulatedApp]:
@@ -292,9 +292,9 @@ class _Making:
     def _later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
         """Yield later events as they were on the log, unless they would undo a change."""
         updated = {self._id_of(change.app) for change in changes.updated}
-        for said in self._history.said:
-            event = said.event
-            if said.seq <= self.state.seq:
+        for record in self._history.published:
+            event = record.event
+            if record.seq <= self.state.seq:
                 continue
             if isinstance(event, k.PolicyChanged) and changes.settings:
                 continue
@@ -306,13 +306,13 @@ class _Making:
                 *changes.undrained,
             ):
                 continue
-            yield (said.at - self.at) / SECOND, event, said.who
+            yield (record.at - self.at) / SECOND, event, record.who
 
     def _id_of(self, name: str) -> str:
         app = self.state.find_app(name)
         if app is not None:
             return app.id
-        return next((one.app for one in self.fitted.values() if one.model.spec.name == name), name)
+        return next((fitted.app for fitted in self.fitted.values() if fitted.model.spec.name == name), name)
 
     def _bring_back(self) -> None:
         """Restore nodes that are lost at the fork and were heard again without a restart of their agents: their containers
@@ -336,7 +336,11 @@ class _Making:
 
     def _lost_later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
         """Yield outages of nodes that join only after the fork: there they leave and join again."""
-        joined = {said.event.node: said.event for said in self._history.said if isinstance(said.event, k.NodeJoined)}
+        joined = {
+            record.event.node: record.event
+            for record in self._history.published
+            if isinstance(record.event, k.NodeJoined)
+        }
         for silence in self._silences(changes):
             node = silence.node
             if node in joined and node not in self.state.nodes:
@@ -344,14 +348,14 @@ class _Making:
                 if silence.until:
                     yield (silence.until - self.at) / SECOND, joined[node], node
 
-    def _report_interval_s(self, until_s: float | None, told: int) -> float:
+    def _report_interval_s(self, until_s: float | None, reports: int) -> float:
         """Report as often as on the log, because costs of adjustments are measured from reports, but within a bound."""
         total_s = 0.0
-        for one in self.fitted.values():
-            rate = one.model.speed.rate((one.model.spec.n_min,))
-            left_s = (one.model.work - one.done) / rate if rate > 0 else 0.0
+        for fitted in self.fitted.values():
+            rate = fitted.model.speed.rate((fitted.model.spec.n_min,))
+            left_s = (fitted.model.work - fitted.done) / rate if rate > 0 else 0.0
             total_s += min(left_s, until_s if until_s is not None else left_s)
-        return max(self._history.reported_every_s or LEAST_TOLD_S, total_s / told)
+        return max(self._history.reported_every_s or LEAST_REPORT_S, total_s / reports)
 
     def _plugins(self, chosen: str) -> Iterable[PolicyPlugin]:
         """Return the announcement of the log's master, and the policy of the change."""
@@ -360,7 +364,7 @@ class _Making:
         if chosen not in known:
             yield from announced(chosen)
 
-    def _scenario(self, until_s: float | None, apps: list[SimulatedApp], changes: Assumed, told: int) -> Scenario:
+    def _scenario(self, until_s: float | None, apps: list[SimulatedApp], changes: Assumed, reports: int) -> Scenario:
         policy = changes.settings.get("policy", self.state.settings.policy)
         decisions = self._history.decisions_s
         return Scenario(
@@ -370,7 +374,7 @@ class _Making:
             tasks=Tasks() if policy in BY_TASKS else None,
             decision_time=DecisionTime(median(decisions), 0.0) if decisions else DecisionTime(),
             outages=tuple(self._outages(changes)),
-            progress_s=self._report_interval_s(until_s, told),
+            progress_s=self._report_interval_s(until_s, reports),
             until_s=until_s,
             cluster="whatif",
             plugins=tuple(self._plugins(policy)),

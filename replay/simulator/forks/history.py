@@ -2,7 +2,7 @@
 
 A `History` observes a fold (`history.see(state, record, event)`, like a witness of `replay.story.explain`) and keeps a
 `Course` for each app: its submission, its stretches of work with their containers, placement and pace, and its end.  It also
-keeps what clients, operators and nodes published: facts that a simulation cannot invent, and repeats (`Said`).
+keeps what clients, operators and nodes published: facts that a simulation cannot invent, and repeats (`OutsideEvent`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OnTypes(Protocol):
     def rate(self, placement: Sequence[int], types: Iterable[str]) -> float: ...
 
 
-class Said(msgspec.Struct, frozen=True):
+class OutsideEvent(msgspec.Struct, frozen=True):
     """An event from outside the master, and when it was published (UTC ns).  It names apps by id."""
 
     seq: int
@@ -71,14 +71,14 @@ class Stretch:
     """Containers on each node, in descending order."""
     begin: int
     end: int = 0
-    """When a decision stopped it, or its first container ended (UTC ns); 0 while it works."""
+    """Time at which a decision stopped it, or its first container ended (UTC ns); 0 while it works."""
     kept: bool = True
     """Whether its work was kept: yes, unless it ended by itself before its work was done."""
     from_step: int = 0
     """The step that it continued from."""
     pace: Pace | None = None
-    told_s: float = 0.0
-    """For an adjustment before the history starts, only the pace is known: that over this many seconds."""
+    pace_s: float = 0.0
+    """Seconds over which the pace is known, for an adjustment before the history starts, of which nothing else is known."""
     told_rate: float = 0.0
     types: tuple[str, ...] = ()
     """The types of its nodes (the label `type`), sorted; empty if unknown."""
@@ -95,7 +95,7 @@ class Stretch:
     @property
     def rated_s(self) -> float:
         """Seconds over which it was seen to work at that rate."""
-        return (self.pace.last_at - self.pace.first_at) / SECOND if self.pace else self.told_s
+        return (self.pace.last_at - self.pace.first_at) / SECOND if self.pace else self.pace_s
 
     def served_s(self, until: int) -> float:
         """Container-seconds until then (UTC ns)."""
@@ -105,11 +105,11 @@ class Stretch:
     def steps_by(self, at: int, speed: OnTypes | None = None, to_work_s: float = 0.0) -> float:
         """Return the last reported steps plus those done from there until `at` (UTC ns): at its own pace, or at the app's
         `speed` with fewer than two reports; without any report, from `to_work_s` after its start on."""
-        told = self.pace
-        if told is None and (speed is None or not self.begin):
+        pace = self.pace
+        if pace is None and (speed is None or not self.begin):
             return 0.0
         rate = self.rate or (speed.rate(self.counts, self.types) if speed is not None else 0.0)
-        step, since = (told.last_step, told.last_at) if told else (self.from_step, self.begin + int(to_work_s * SECOND))
+        step, since = (pace.last_step, pace.last_at) if pace else (self.from_step, self.begin + int(to_work_s * SECOND))
         return step + rate * max(0, at - since) / SECOND
 
 
@@ -192,15 +192,15 @@ class History:
     def __init__(self, state: State) -> None:
         """`state` is the state that is folded into, at the log's start or at a later moment."""
         self.courses: dict[str, Course] = {}
-        """By app, in order of acceptance."""
-        self.said: list[Said] = []
+        """Courses by app, in order of acceptance."""
+        self.published: list[OutsideEvent] = []
         self.silences = [Silence(node.id, state.time) for node in state.nodes.values() if node.condition == "lost"]
         self.begin = self.end = state.time
         """Log times (UTC ns) of the first and the last record seen."""
         self.decisions_s: list[float] = []
-        """How long decisions took, from their moment to their record."""
-        self.told = 0
-        """How often apps reported their progress."""
+        """Durations of decisions, from their moment to their record."""
+        self.reports = 0
+        """Number of progress reports of all apps."""
         self.phases = PhaseWatch(state)
         self._nodes = {node.id: _shape(node) for node in state.nodes.values() if node.condition != "left"}
         self.type_of = {node.id: _type(node) for node in state.nodes.values()}
@@ -214,7 +214,7 @@ class History:
         seen_s = sum(
             stretch.rated_s for course in self.courses.values() for stretch in course.stretches if stretch.pace
         )
-        return seen_s / self.told if seen_s and self.told else None
+        return seen_s / self.reports if seen_s and self.reports else None
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
@@ -252,7 +252,7 @@ class History:
         for record in app.history:
             if record.steps_per_s:
                 known = Stretch(record.from_generation, (record.containers_before,), 0, record.decided_at)
-                known.told_rate, known.told_s = record.steps_per_s, 1.0
+                known.told_rate, known.pace_s = record.steps_per_s, 1.0
                 on = {point.type: None for point in app.speeds if point.containers == record.containers_before}
                 known.types = tuple(on) if len(on) == 1 else ()
                 course.stretches.append(known)
@@ -291,7 +291,7 @@ class History:
         app, course = state.apps.get(event.app), self.courses.get(event.app)
         if app is None or course is None:
             return
-        self.told += isinstance(event, k.AppProgressed)
+        self.reports += isinstance(event, k.AppProgressed)
         course.reports_progress, course.step, course.saved = True, max(course.step, event.step), app.checkpoint or 0
         generation = app.generations.get(event.generation)
         last = course.stretches[-1] if course.stretches else None
@@ -348,7 +348,7 @@ class History:
                 return
             event = msgspec.structs.replace(event, app=app.id)
         if can_be_kept(event):
-            self.said.append(Said(state.seq, state.time, event, event.by or "operator"))
+            self.published.append(OutsideEvent(state.seq, state.time, event, event.by or "operator"))
 
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
         known = state.nodes.get(event.node)
@@ -368,7 +368,7 @@ class History:
             del self._nodes[event.node]
         else:
             self._nodes[event.node] = shape
-        self.said.append(Said(state.seq, state.time, event, event.node))
+        self.published.append(OutsideEvent(state.seq, state.time, event, event.node))
 
 
 def _type(node: Node) -> str:

@@ -41,8 +41,8 @@ _SLOW = {"dorm": (0.04, 5e-5), "dorm-exact": (0.1, 1e-3)}
 _QUICK = (0.004, 2e-6)
 """Seconds of one core per decision: fixed, and for each app times node; measured on small clusters."""
 _LEAST = 6
-"""With fewer decisions than this, a run is not worth starting."""
-_TOLD = 2000
+"""Number of decisions below which a run is not worth starting."""
+_MOST_REPORTS = 2000
 """Progress reports of a run."""
 _MOST_NAMES = 5
 
@@ -55,7 +55,7 @@ class Try(msgspec.Struct, frozen=True):
     starts_in_s: float | None
     """None if it did not start within the time that was played."""
     played_s: float
-    """How far the run was played."""
+    """Time to which the run was played."""
     over: bool
     """Whether no other app had containers any more at the end."""
 
@@ -68,7 +68,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """Also None if it did not start in all tries, or if everything in its way is a guess: such apps may run for any length of
     time."""
     not_before_s: float | None
-    """If it started in none: how far all of them were played."""
+    """Time to which all of them were played, if it started in none."""
     tries: list[Try]
     assumptions: list[str]
     text: str
@@ -117,15 +117,22 @@ def starting(history: History, state: State, app: str, now: int, changes: Assume
     if affordable(state) < _LEAST:
         return _start([], ["the cluster is too large to be simulated for an explanation"], _TOO_LARGE)
     make = partial(
-        forks.make, history, state, now=now, until_s=HORIZON_S, changes=changes, fitting=Fitting(history), told=_TOLD
+        forks.make,
+        history,
+        state,
+        now=now,
+        until_s=HORIZON_S,
+        changes=changes,
+        fitting=Fitting(history),
+        reports=_MOST_REPORTS,
     )
     base = make()
-    unknown = [name for name, one in base.fitted.items() if name != app and one.least < one.most]
+    unknown = [name for name, fitted in base.fitted.items() if name != app and fitted.least < fitted.most]
     bounds = BOUNDS if unknown else BOUNDS[:1]
     decisions = max(1, affordable(state) // len(bounds))
     tries = [_try(make(work=work), app, work, decisions) for work in bounds]
     assumptions = ["no other app is submitted", "no node fails", *_basis(base, unknown)]
-    holders = [one.id for one in state.live_apps() if one.id != app and one.current is not None]
+    holders = [other.id for other in state.live_apps() if other.id != app and other.current is not None]
     # The least work of a guess is a valid bound; the most is not.
     bounded = not holders or not all(base.fitted[holder].work_from == "guess" for holder in holders)
     return _start(tries, assumptions, "", bounded=bounded)
@@ -134,15 +141,17 @@ def starting(history: History, state: State, app: str, now: int, changes: Assume
 def _basis(fork: Fork, unknown: list[str]) -> list[str]:
     """Describe the assumed work of these apps."""
     models = [fork.fitted[app] for app in unknown]
-    words = []
+    sentences = []
     guessed = [model.model.spec.name for model in models if model.work_from == "guess"]
     if guessed:
         done = "it has" if len(guessed) == 1 else "each has"
-        words.append(f"the remaining work of {_named(guessed)} is between half and twice what {done} done (a guess)")
+        sentences.append(
+            f"the remaining work of {_named(guessed)} is between half and twice what {done} done (a guess)"
+        )
     alike = [model.model.spec.name for model in models if model.work_from != "guess"]
     if alike:
-        words.append(f"{_named(alike)} {_have(alike)} as much work as similar apps")
-    return words
+        sentences.append(f"{_named(alike)} {_have(alike)} as much work as similar apps")
+    return sentences
 
 
 def _named(names: list[str]) -> str:
@@ -188,18 +197,18 @@ def _try(fork: Fork, app: str, work: Bound, decisions: int) -> Try:
     simulation.observe(watch)
     over = False
     with contextlib.suppress(_Enough):
-        over = all(one.id == app or one.current is None for one in simulation.run().live_apps())
+        over = all(other.id == app or other.current is None for other in simulation.run().live_apps())
     starts_in_s = None if started_at is None else (started_at - begin) / SECOND
     return Try(work, starts_in_s, (last - begin) / SECOND, over)
 
 
 def _start(tries: list[Try], assumptions: list[str], text: str, *, bounded: bool = True) -> Start:
-    found = [one.starts_in_s for one in tries if one.starts_in_s is not None]
-    earliest = min(found, default=None)
-    latest = max(found) if found and len(found) == len(tries) and bounded else None
-    played = min((one.played_s for one in tries), default=None) if not found else None
+    starts = [attempt.starts_in_s for attempt in tries if attempt.starts_in_s is not None]
+    earliest = min(starts, default=None)
+    latest = max(starts) if starts and len(starts) == len(tries) and bounded else None
+    played = min((attempt.played_s for attempt in tries), default=None) if not starts else None
     if not text:
-        when = _when(earliest, tries[0].starts_in_s, latest, played, over=all(one.over for one in tries))
+        when = _when(earliest, tries[0].starts_in_s, latest, played, over=all(attempt.over for attempt in tries))
         text = f"{when}, if {_and(assumptions)}."
     return Start(
         earliest_s=earliest, latest_s=latest, not_before_s=played, tries=tries, assumptions=assumptions, text=text
@@ -223,7 +232,7 @@ def _when(
     if low == high:
         return f"It will start in about {low}"
     unit = about.split(" ")[1]
-    if all(one.endswith(f" {unit}") for one in (low, high)):
+    if all(text.endswith(f" {unit}") for text in (low, high)):
         low, high = low.split(" ")[0], high.split(" ")[0]
     return f"It will start in about {about} ({low} to {high})"
 

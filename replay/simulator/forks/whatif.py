@@ -76,11 +76,11 @@ class Outcome(msgspec.Struct, frozen=True):
     ended_at: int | None
     """UTC ns."""
     completion_s: float | None
-    """From its submission to its end, whatever that was."""
+    """Time from its submission to its end, whatever that was."""
     wait_s: float | None
-    """From its submission until it first ran; None if that was before the fork."""
+    """Time from its submission until it first ran; None if that was before the fork."""
     adjustments: int
-    """From the fork on."""
+    """Number of adjustments from the fork on."""
 
 
 class WhatIfApp(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class WhatIfApp(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     submitted_at: int
     work: float
-    """Its total work: steps, or container-seconds if it reports none."""
+    """Total work of the app: steps, or container-seconds if it reports none."""
     work_from: Basis
     speed_from: Basis
     timings_from: Basis
@@ -106,7 +106,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of all apps, over the same time in each of the three runs; None if nothing was measured."""
 
     completed: int
-    """By the end of that time."""
+    """Number of apps that completed by the end of that time."""
     mean_completion_s: float | None
     """Over the apps that complete in all three."""
     mean_wait_s: float | None
@@ -114,7 +114,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     utilization: float | None
     fairness_loss: float | None
     adjustments: int
-    """How many times running apps were changed."""
+    """Number of times that running apps were changed."""
     adjustment_time_share: float | None
     """The part of container-seconds held that adjustments lost."""
 
@@ -128,7 +128,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     """Log time of the log's last record."""
     horizon_s: float
-    """How far the simulations went, from the fork."""
+    """Length of the simulations, from the fork."""
     window_s: float
     """The time from the fork over which figures are compared: to the log's end, or until nothing more happens."""
     utilization_max: int
@@ -172,12 +172,12 @@ async def whatif(
     reading: Progress | None = None,
     playing: Progress | None = None,
     watching: Callable[[Fork, bool], Seen] | None = None,
-    told: int = forks.TOLD,
+    reports: int = forks.MOST_REPORTS,
 ) -> WhatIf:
     """Fork `log` at `moment`, by default at its end, or at `now` (UTC ns) if that is later.  The log of the last simulation is
     kept in the file `keep`.  `reading` gets counts of records, `playing` thousandths of all runs.  `watching` returns an
     observer of a run that is about to start, given its fork and whether that is the changed one (in a thread); the backtest
-    is not observed.  `told` bounds the progress reports of a run.  A caller that is cancelled ends the runs.
+    is not observed.  `reports` bounds the progress reports of a run.  A caller that is cancelled ends the runs.
 
     Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.travel.state_at`."""
     end = await log.end()
@@ -194,7 +194,7 @@ async def whatif(
     def made() -> tuple[Fork, Fork]:
         # Check the assumptions before anything takes long.
         fitting = Fitting(read.history)
-        make = partial(forks.make, read.history, read.fork, now=now, until_s=played_s, fitting=fitting, told=told)
+        make = partial(forks.make, read.history, read.fork, now=now, until_s=played_s, fitting=fitting, reports=reports)
         return make(changes=changes), make()
 
     changed, unchanged = await asyncio.to_thread(made)
@@ -216,9 +216,9 @@ async def whatif(
     if really is not None:
         backtest: Backtest | None = compare(really, base.run, seq=fork.seq, hindsight=True)
     else:
-        backtest = await _backtest(log, end, ends_at, read.history, plays, reading, told)
-    telling = _Telling(read, unchanged, changed, really, base, other)
-    return await asyncio.to_thread(telling.tell, backtest, ends_at, played_s)
+        backtest = await _backtest(log, end, ends_at, read.history, plays, reading, reports)
+    results = _Results(read, unchanged, changed, really, base, other)
+    return await asyncio.to_thread(results.result, backtest, ends_at, played_s)
 
 
 def _unwatched(_fork: Fork, _changed: bool) -> None:
@@ -253,7 +253,7 @@ async def _read(log: ReadableLog, end: int, fork: State, ends_at: int, progress:
 
 
 async def _backtest(
-    log: ReadableLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None, told: int
+    log: ReadableLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None, reports: int
 ) -> Backtest | None:
     """Test from an earlier moment, with that moment's knowledge of the apps alive then."""
     courses = sorted(history.courses.values(), key=lambda course: course.submitted_at)
@@ -271,7 +271,7 @@ async def _backtest(
     fork = copy_of(before)
     await fold_on(log, before, end, progress=progress, seen=measures.see)
     made = await asyncio.to_thread(
-        forks.make, history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history, told=told
+        forks.make, history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history, reports=reports
     )
     simulated = await plays.play(made, _every_s(window_s))
     return compare(measures.result(ends_at), simulated.run, seq=fork.seq, hindsight=False)
@@ -335,7 +335,7 @@ def _play(
         return forks.play(fork, every_s, window_s=window_s, watching=[*watching, kept.see])
 
 
-class _Telling:
+class _Results:
     """The result, for people and programs."""
 
     def __init__(
@@ -349,7 +349,7 @@ class _Telling:
         self._fork_at = base.run.begin
         self._outcomes = [_outcomes(play.run if play is not None else None) for play in plays]
 
-    def tell(self, backtest: Backtest | None, ends_at: int, played_s: float) -> WhatIf:
+    def result(self, backtest: Backtest | None, ends_at: int, played_s: float) -> WhatIf:
         unchanged, changed = self._forks
         window_s = (ends_at - self._fork_at) / SECOND if self._really else self._busy_s(played_s)
         fitted = unchanged.fitted | changed.fitted
@@ -363,7 +363,7 @@ class _Telling:
             horizon_s=played_s,
             window_s=window_s,
             utilization_max=self._base.run.kinds,
-            assumed=list(changed.words),
+            assumed=list(changed.assumptions),
             assumptions=self._assumptions(fitted.values()),
             backtest=backtest,
             really=self._figures(self._really, window_s) if self._really else None,
@@ -371,7 +371,7 @@ class _Telling:
             changed=other,
             completion_difference_s=difference_s,
             within_error=_within(difference_s, backtest),
-            apps=[self._app(one) for name, one in fitted.items() if any(name in found for found in self._outcomes)],
+            apps=[self._app(fit) for name, fit in fitted.items() if any(name in outcome for outcome in self._outcomes)],
         )
 
     def _busy_s(self, played_s: float) -> float:
@@ -413,26 +413,26 @@ class _Telling:
         )
 
     def _assumptions(self, fitted: Iterable[Fitted]) -> list[str]:
-        names = [one.model.spec.name for one in fitted if one.guessed]
-        words = []
+        names = [fit.model.spec.name for fit in fitted if fit.guessed]
+        sentences = []
         if names:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            words.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
+            sentences.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
         if self._really is None:
-            words.append("no other app is submitted, and no node fails")
+            sentences.append("no other app is submitted, and no node fails")
         else:
-            words.append("submissions, cancellations and changes of nodes are those of the log")
+            sentences.append("submissions, cancellations and changes of nodes are those of the log")
         cut = [app.name for app in (self._other or self._base).run.apps if not app.ended]
         if cut:
-            words.append(f"{len(cut)} of the apps had not ended at the end of the simulation (--horizon)")
-        return words
+            sentences.append(f"{len(cut)} of the apps had not ended at the end of the simulation (--horizon)")
+        return sentences
 
 
 _MOST_NAMES = 10
 
 
-def _difference(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
+def _difference(value: float | None, base: float | None) -> float | None:
+    return None if value is None or base is None else value - base
 
 
 def _within(difference_s: float | None, backtest: Backtest | None) -> bool | None:

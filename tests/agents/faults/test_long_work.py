@@ -79,7 +79,7 @@ async def test_the_lease_does_not_depend_on_removing_files(
         for key in keys:
             dirs.make(key)
         await asyncio.gather(*(runtime.remove(key) for key in keys))
-        assert dirs.found() == []
+        assert dirs.container_keys() == []
         await runtime.extend_lease(60.0)
         assert await runtime.lease_left() is not None
     finally:

@@ -188,10 +188,10 @@ async def test_nothing_is_left_of_a_container_without_supervisor_and_record(
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damaged_notes_of_docker_containers_say_nothing(tmp_path: Path, how: str) -> None:
-    for name in (docker_runtime._ASKED, docker_disk.STOPPED, "stop"):
+    for name in (docker_runtime._SIGNALLED, docker_disk.STOPPED, "stop"):
         (tmp_path / name).write_text("123 456\n")
         damage(tmp_path / name, how)
-    asked = docker_runtime._asked_before(tmp_path)
+    asked = docker_runtime._signalled_before(tmp_path)
     assert asked == []
     stopping.Stopping(docker_runtime._text(tmp_path / "stop"), asked)
     docker_disk.DiskWatch.reason(None, tmp_path)  # type: ignore[arg-type]

@@ -216,7 +216,7 @@ def test_who_has_ended_is_forgotten() -> None:
     for now in range(50):
         both = program(11 + now, MAIN, "TERM"), program(12 + now, MAIN, "TERM")
         assert (12 + now, TERM) in got(stop.step(now, table(program(MAIN, 1), *both), MAIN))
-    assert len(stop.asked) <= 4
+    assert len(stop.signalled) <= 4
     assert stop.step(50, {}, MAIN) == []  # A look may miss one whose parent ends meanwhile.
     assert (both[1].pid, TERM) not in got(stop.step(51, table(program(MAIN, 1), both[1]), MAIN))
 

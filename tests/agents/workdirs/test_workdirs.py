@@ -8,7 +8,7 @@ import pytest
 
 from agents.runtime.docker.disk import measured
 from agents.runtime.interface import Unavailable
-from agents.runtime.run_dirs import RunDirs, work_beside
+from agents.runtime.run_dirs import RunDirs, work_copy
 from events.workdir import File, Folder, Link, Manifest, Part, encode, hash_of, seal_blob
 from tests.agents.harness import container_dir, ended, output
 from tests.errors import raises
@@ -82,7 +82,7 @@ class Workdirs:
             said = await output(runtime, spec.key)
             assert (seen.exit_code, said) == (0, b"first\nlast\n"), way
             work_dirs = RunDirs(container_dir(runtime, spec.key).parent).work_dirs(spec.key)
-            assert work_dirs[-1] == work_beside(runtime.run_dir(spec.key))
+            assert work_dirs[-1] == work_copy(runtime.run_dir(spec.key))
             assert (work_dirs[-1] / "run.sh").is_file()
             assert bool(measured([work_dirs[0]], 50_000)) == (way == "large"), "it counts as the container's"
             await runtime.remove(spec.key)
@@ -114,5 +114,5 @@ class TestDocker(Workdirs):
             await runtime.ensure(spec)
             await ended(runtime, spec.key)
             assert await output(runtime, spec.key) == b"/dorm/project/up/work\n/dorm/work\n"
-            work = work_beside(runtime.run_dir(spec.key))
+            work = work_copy(runtime.run_dir(spec.key))
             assert [path.is_dir() and not path.is_symlink() for path in (work, *work.parents[:2])] == [True] * 3

@@ -24,7 +24,7 @@ def test_a_delay_is_said_once_and_again_when_its_reason_changes(capsys: pytest.C
         said = {"app": app.id, "generation": 1, "slot": 0, "node": "a", "doing": "create", "reason": "a full disk"}
         bench.add(k.ContainerDelayed(**{**said, "for_s": 12.0, **fields}), "a")
         attached.app = bench.app()
-        attached._tell()
+        attached._print_phase()
         return capsys.readouterr().err.splitlines()
 
     (line,) = told()
@@ -33,5 +33,5 @@ def test_a_delay_is_said_once_and_again_when_its_reason_changes(capsys: pytest.C
     (line,) = told(reason="no processes")
     assert "no processes" in line
     bench.started()
-    attached._tell()
+    attached._print_phase()
     assert capsys.readouterr().err.splitlines() == ["app: running, 1 container"]

@@ -92,7 +92,7 @@ def test_every_order_shows_every_app_and_reverses(story: Any, order: str) -> Non
 
 
 def test_words_choose_apps_and_events(story: Any) -> None:
-    lines = drawn(story, Look(words="three"))
+    lines = drawn(story, Look(search="three"))
     apps = [line for line in lines if line.startswith(("  ", "> ")) and "three" in line]
     assert apps
     assert not any(line.split()[:1] == ["one"] for line in lines)
@@ -127,9 +127,9 @@ def test_keys(story: Any) -> None:
     assert pressed(story, look, "SSr")
     assert (look.order, look.reverse) == (list(ORDERS)[-1], True)
     assert pressed(story, look, "/qq\x7f w\r")
-    assert (look.words, look.typing) == ("q w", False)
+    assert (look.search, look.typing) == ("q w", False)
     assert pressed(story, look, "\x1b")
-    assert look.words == ""
+    assert look.search == ""
     assert pressed(story, look, "en?")
     assert (look.ended, look.nodes, look.page) == (False, False, "help")
     assert pressed(story, look, "?")

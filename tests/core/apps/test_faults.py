@@ -12,7 +12,7 @@ from dorm.core import faults
 from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
-from tests.core.records import Bench, joined
+from tests.core.records import START, Bench, joined
 from tests.core.suspect_node import BAD, failing, fails
 from tests.tries import tries
 
@@ -25,6 +25,7 @@ Way = Literal["start", "exit", "slow", "flapping"]
 """How a node is bad: nothing starts there, all fails after 5 s, nothing starts within its deadline, or all fails that is
 started in every other three minutes."""
 HOUR_S = 3600.0
+PATIENCE_S = 7200
 PAUSES: list[list[float]] = [[0, 2, 10, 60], [0, 2, 10, 60], [0, 2, 10, 60], [0], [0, 60, 300, 900]]
 """Seconds between submissions, by the seed's remainder: within an hour, all at once, or over several hours."""
 DORM_EVERY = 16
@@ -762,8 +763,10 @@ def black_hole(seed: int) -> None:
         broken -= is_broken
         world.submit(f"j{app}", broken=is_broken, lasts_s=chance.choice([10, 20, 90, 400]), **fields)
         world.run(chance.choice(PAUSES[seed % len(PAUSES)]))
-    world.run(1200, step_s=5)
     state = world.bench.state
+    world.run(1200, step_s=5)
+    while state.names and world.bench.now < START + PATIENCE_S * SECOND:  # Large apps wait for each other.
+        world.run(600, step_s=5)
     ended = {app.name: app.ended for app in state.apps.values()}
     assert [name for name, how in ended.items() if how == "failed" and name not in world.broken] == [], f"seed {seed}"
     assert all(ended[name] == "failed" for name in world.broken), f"seed {seed}"

@@ -281,3 +281,41 @@ def test_a_live_app_is_resized_without_a_restart() -> None:
     found = planned(bench, 3, specs=(checked("other", n_max=2), checked("third", n_max=1)))
     assert (named(found, "other").after, named(found, "third").after) == (2, 1)
     assert (named(found).after, named(found).kind) == (5, "live")
+
+
+def test_a_plan_with_a_hold_equals_the_decision_and_so_does_one_with_its_end() -> None:
+    bench = busy()
+    found = planned(bench, held=("app",))
+    assert found.assumed == ["app held"]
+    assert (named(found).kind, named(found).after) == ("stop", 0)
+    bench.add(k.AppHoldRequested(app="app"))
+    bench.settle()
+    assert sizes(bench.app()) == named(found).nodes_after
+    bench.all_exited(code=143, asked=True, generation=1)
+    found = planned(bench, released=("app",))
+    bench.add(k.AppReleaseRequested(app="app"))
+    bench.settle()
+    assert sizes(bench.app()) == named(found).nodes_after != {}
+
+
+def test_a_plan_with_a_restart_equals_the_decision() -> None:
+    bench = busy()
+    found = planned(bench, restarted=("app",))
+    bench.add(k.AppRestartRequested(app="app"))
+    bench.settle()
+    assert (named(found).kind, named(found).nodes_after) == ("restart", sizes(bench.app()))
+    with raises(PlanError, "app.not_found"):
+        planned(bench, restarted=("none",))
+
+
+def test_a_plan_without_a_sweep_gives_its_room_to_others() -> None:
+    bench = busy()
+    for index in range(3):
+        group = {"name": "grid", "run": "0123456789abcdef", "index": index, "count": 3, "parameters": {"seed": index}}
+        bench.submit(f"grid-{index}", n_max=1, group=group)
+    bench.settle()
+    found = planned(bench, cancelled_sweeps=("grid",))
+    assert found.assumed == ["3 apps of grid cancelled"]
+    assert [named(found, f"grid-{index}").end for index in range(3)] == ["cancelled"] * 3
+    with raises(PlanError, "sweep.not_found"):
+        planned(bench, cancelled_sweeps=("other",))

@@ -39,7 +39,7 @@ async def test_calibration_on_processes(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(calibration, "load_spec", short)
     for name in ("FIRST", "SECOND"):
         monkeypatch.setattr(calibration, name, ((0.0, "logistic"),))
-    made = await bench_calibration(runs=4, wanted="process", docker_url=None, tell=lambda _: None)
+    made = await bench_calibration(runs=4, wanted="process", docker_url=None, progress=lambda _: None)
     figures = checked(msgspec.json.encode(made.report))["figures"]
     phases = ("checkpoint", "stop", "wait", "start", "work", "pause", "completion")
     names = {f"process_{phase}_{which}_s" for phase in phases for which in ("real", "simulated")}

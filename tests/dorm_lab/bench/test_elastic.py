@@ -15,7 +15,7 @@ import pytest
 from dorm.bench import BenchError
 from dorm_lab.bench.elastic import elastic, sharing, steps
 from dorm_lab.bench.elastic.convergence import Trained, convergence
-from dorm_lab.bench.elastic.elastic import Found, Wanted, bench_elastic, check, claims, figures_of
+from dorm_lab.bench.elastic.elastic import Results, Wanted, bench_elastic, check, claims, figures_of
 from dorm_lab.bench.elastic.group import MEASURES, Group
 from dorm_lab.bench.elastic.pauses import Pause, script
 from dorm_lab.bench.elastic.plot import plot_targets
@@ -74,7 +74,7 @@ def test_a_sample_that_the_model_lacks_or_holds_twice_is_counted() -> None:
 
 
 def test_figures_have_goals_and_the_form_of_all_benches() -> None:
-    found = Found()
+    found = Results()
     found.pauses = [Pause("numpy", "live", 2, cause, 0.01) for cause in ("grow", "shrink", "death")]
     found.pauses += [Pause("numpy", "live", 4, "frozen", 1.6), Pause("numpy", "restart", 2, "grow", 0.5)]
     found.pauses += [Pause("torchrun", "", 2, "grow", 7.0)]
@@ -119,7 +119,7 @@ def workers_left() -> list[int]:
 @pytest.mark.slow
 def test_pauses_of_real_workers() -> None:
     wanted = Wanted(parts=("pauses", "peers", "schedules"), sizes=(2,), cycles=1, schedules=2, torch=False)
-    done = bench_elastic(wanted, tell=lambda _: None)
+    done = bench_elastic(wanted, progress=lambda _: None)
     document = checked(msgspec.json.encode(done.report))
     figures = document["figures"]
     for how in ("live", "restart"):
@@ -142,7 +142,7 @@ def test_an_interruption_keeps_measurements_and_leaves_no_process(monkeypatch: p
     monkeypatch.setattr(elastic, "tallies", one_tally)
     monkeypatch.setattr("dorm_lab.bench.elastic.pauses.steps.live_pause", then_interrupted)
     wanted = Wanted(parts=("schedules", "pauses"), sizes=(2,), cycles=1, torch=False)
-    done = bench_elastic(wanted, tell=lambda _: None)
+    done = bench_elastic(wanted, progress=lambda _: None)
     assert done.interrupted
     assert done.report.figures["samples_used"].value == 97
     assert not any("pause" in name for name in done.report.figures)
@@ -176,10 +176,10 @@ def test_resizes_through_the_control_plane(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(sharing, "_cpu_of_a_step", reads_for_long)
     wanted = Amounts(rounds=2, turns=2, live=2, restarts=1, rest_s=2.0, settles_s=0.0)
-    done = bench_elastic(Wanted(parts=("shared",), shared=wanted), tell=lambda _: None)
+    done = bench_elastic(Wanted(parts=("shared",), shared=wanted), progress=lambda _: None)
     figures = checked(msgspec.json.encode(done.report))["figures"]
-    assert done.found.shared is not None
-    assert [(one.how, one.cause) for one in done.found.shared.resizes] == [
+    assert done.results.shared is not None
+    assert [(one.how, one.cause) for one in done.results.shared.resizes] == [
         ("live", "shrink"), ("live", "grow"), ("restart", "shrink")
     ]  # fmt: skip
     assert figures["cluster_live_boot_p50_s"]["value"] > 0
@@ -196,7 +196,7 @@ def test_a_process_was_born_when_it_was_started() -> None:
         process = subprocess.Popen(["sleep", "60"])
         after = time.monotonic()
         try:
-            assert before - 0.021 <= sharing.born_at(process.pid) <= after + 0.011
+            assert before - 0.021 <= sharing.started_at(process.pid) <= after + 0.011
         finally:
             process.kill()
             process.wait()

@@ -97,7 +97,7 @@ def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> N
     traced = tuple(few(part) for part in whole.traces)
     wanted = Plan(few(whole.paper), whole.variations[:1], traced, sweeps=sweeps)
     told: list[tuple[int, int]] = []
-    done = evaluate(wanted, tmp_path / "to", workers=1, tell=lambda ended, of: told.append((ended, of)))
+    done = evaluate(wanted, tmp_path / "to", workers=1, progress=lambda ended, of: told.append((ended, of)))
     assert json.loads((tmp_path / "to" / "evaluation.json").read_text())["figures"].keys() == done.figures.keys()
     assert {"utilization_ratio_max", "speedup_mean", "adjustment_time_share", "workload6_mean_completion_s"} <= set(
         done.figures
@@ -144,12 +144,12 @@ def test_an_interrupted_evaluation_continues_where_it_was(tmp_path: Path) -> Non
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_plan(wanted, workers=1, tell=stop, kept=kept)
+        run_plan(wanted, workers=1, progress=stop, kept=kept)
     left = sorted((tmp_path / "runs").iterdir())
     assert len(left) == 2
     left[0].write_bytes(b"torn")
     told: list[int] = []
-    compared = run_plan(wanted, workers=1, tell=lambda ended, of: told.append(ended), kept=kept)
+    compared = run_plan(wanted, workers=1, progress=lambda ended, of: told.append(ended), kept=kept)
     assert told[0] >= size // 4
     assert told[-1] == size
     again = run_plan(wanted, workers=1)

@@ -86,7 +86,7 @@ def test_jobs_can_be_done_by_their_target_with_the_most_workers_of_fixed_numbers
 
 
 def test_the_report_has_every_scheduler_and_the_ratio() -> None:
-    measured = bench_oasis(Wanted(TINY, seeds=1, small=4, scales=(Sizes(5, 2, 10),)), tell=lambda text: None)
+    measured = bench_oasis(Wanted(TINY, seeds=1, small=4, scales=(Sizes(5, 2, 10),)), progress=lambda text: None)
     figures = measured.report.figures
     for name in SCHEDULERS:
         assert {f"{name}_utility", f"{name}_completion_slots", f"{name}_decision_mean_s"} <= figures.keys()
@@ -104,7 +104,7 @@ def test_an_interrupted_bench_reports_its_results_so_far() -> None:
         if text.startswith("optimum"):
             raise KeyboardInterrupt
 
-    measured = bench_oasis(Wanted(Sizes(3, 2, 20), seeds=1, small=2, scales=()), tell=tell)
+    measured = bench_oasis(Wanted(Sizes(3, 2, 20), seeds=1, small=2, scales=()), progress=tell)
     assert measured.interrupted
     assert "oasis_utility" in measured.report.figures
     assert "ratio_mean" not in measured.report.figures

@@ -63,7 +63,7 @@ def quiet(_: str) -> None:
 
 
 def made(run: Run) -> dict[str, Any]:
-    report, interrupted = bench_optimizer(run, tell=quiet)
+    report, interrupted = bench_optimizer(run, progress=quiet)
     assert not interrupted
     return checked(msgspec.json.encode(report))
 
@@ -72,7 +72,7 @@ def made(run: Run) -> dict[str, Any]:
 def test_a_small_run_gives_all_figures_against_the_exact_policy() -> None:
     told: list[str] = []
     run = msgspec.structs.replace(SMALL, sequences=2, labels=True)
-    report, _ = bench_optimizer(run, tell=told.append)
+    report, _ = bench_optimizer(run, progress=told.append)
     document = checked(msgspec.json.encode(report))
     found = document["figures"]
     # If every problem is unlike there is no gap; that is not so with these.
@@ -242,13 +242,13 @@ class Interrupts:
 
 def test_ctrl_c_returns_the_measurements_so_far() -> None:
     run = Run(apps=3, nodes=2, shapes=1, events=1000, policy="static", reference="bound")
-    report, interrupted = bench_optimizer(run, tell=Interrupts(4))
+    report, interrupted = bench_optimizer(run, progress=Interrupts(4))
     assert interrupted
     document = checked(msgspec.json.encode(report))
     assert document["settings"]["interrupted"] is True
     assert document["figures"]["instances"]["value"] == 4
     with raises(BenchError, "bench.stopped"):
-        bench_optimizer(run, tell=Interrupts(1))
+        bench_optimizer(run, progress=Interrupts(1))
 
 
 @pytest.mark.slow
@@ -333,7 +333,7 @@ def test_all_sizes_in_one_report_and_one_plot(tmp_path: Path) -> None:
         Run(apps=4, nodes=3, shapes=2, events=2, policy="dorm-exact"),
         Run(apps=4, nodes=6, shapes=5, events=2, reference="bound"),
     ]
-    scale = bench_scale(runs, tell=quiet, plot=tmp_path / "scale.png")
+    scale = bench_scale(runs, progress=quiet, plot=tmp_path / "scale.png")
     assert not scale.interrupted
     document = checked(msgspec.json.encode(scale.report))
     assert document["bench"] == "optimizer-scale"
@@ -347,7 +347,7 @@ def test_all_sizes_in_one_report_and_one_plot(tmp_path: Path) -> None:
 
 def test_small_sizes_count_together_too() -> None:
     runs = [Run(apps=3, nodes=nodes, shapes=2, events=2, policy="static", reference="exact") for nodes in (2, 3)]
-    figures = bench_scale(runs, tell=quiet).report.figures
+    figures = bench_scale(runs, progress=quiet).report.figures
     counts, worst = [
         [figures[f"{name}_{figure}"].value for name in ("a3_n2_s2", "a3_n3_s2", SMALL_SIZES)] for figure in POOLED
     ]
@@ -357,14 +357,14 @@ def test_small_sizes_count_together_too() -> None:
 
 def test_sizes_measured_until_ctrl_c_are_given() -> None:
     runs = [Run(apps=3, nodes=nodes, shapes=1, events=4, policy="static", reference="bound") for nodes in (2, 3, 4)]
-    scale = bench_scale(runs, tell=Interrupts(8))
+    scale = bench_scale(runs, progress=Interrupts(8))
     assert scale.interrupted
     assert [run.nodes for run, _ in scale.sizes] == [2, 3]
     checked(msgspec.json.encode(scale.report))
-    only_first = bench_scale(runs, tell=Interrupts(6))
+    only_first = bench_scale(runs, progress=Interrupts(6))
     assert [run.nodes for run, _ in only_first.sizes] == [2]
     with raises(BenchError, "bench.stopped"):
-        bench_scale(runs, tell=Interrupts(1))
+        bench_scale(runs, progress=Interrupts(1))
 
 
 def test_sizes_can_be_left_out_and_changed() -> None:
@@ -433,10 +433,10 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_measured(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with raises(BenchError, "package.missing", "matplotlib"):
-        bench_optimizer(SMALL, tell=quiet, plot=tmp_path / "plot.png")
+        bench_optimizer(SMALL, progress=quiet, plot=tmp_path / "plot.png")
 
 
 def test_the_report_can_be_read_back() -> None:
     run = Run(apps=2, nodes=2, shapes=1, events=1, policy="static", reference="none")
-    report: Report = bench_optimizer(run, tell=quiet)[0]
+    report: Report = bench_optimizer(run, progress=quiet)[0]
     assert json.loads(msgspec.json.encode(report))["settings"]["mix"]["cold start"] == 1

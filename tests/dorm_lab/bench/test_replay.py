@@ -25,7 +25,7 @@ def _measured(report: Report) -> dict[str, float]:
 
 @pytest.mark.soak
 def test_a_tiny_run_gives_all_figures() -> None:
-    done = bench_replay(TINY, tell=lambda _: None)
+    done = bench_replay(TINY, progress=lambda _: None)
     found = _measured(done.report)
     assert not done.interrupted
     assert found.keys() >= {
@@ -45,7 +45,7 @@ def test_ctrl_c_keeps_the_measurements_so_far() -> None:
         if words.startswith("deciding"):
             raise KeyboardInterrupt
 
-    done = bench_replay(TINY, tell=tell)
+    done = bench_replay(TINY, progress=tell)
     assert done.interrupted
     assert done.report.settings["interrupted"]
     assert "archive_fold_events_per_s" in _measured(done.report)

@@ -21,7 +21,7 @@ __all__ = ["home"]
 @pytest.mark.slow
 @pytest.mark.soak
 async def test_a_project_is_sent_once(home: Path) -> None:
-    made = await bench_run(files=40, runs=1, tell=lambda _: None)
+    made = await bench_run(files=40, runs=1, progress=lambda _: None)
     figures = checked(msgspec.json.encode(made))["figures"]
     assert figures["shipping_run_sent_parts_count"]["value"] >= 2
     assert figures["run_sent_parts_count"]["value"] == 0

@@ -54,7 +54,9 @@ def test_a_nodes_traffic_does_not_grow_with_waiting_apps() -> None:
 @pytest.mark.nats
 @pytest.mark.soak
 async def test_unit_costs_are_measured() -> None:
-    report = await bench_scale([Cluster(nodes=100, apps=50, decisions_per_s=0.01)], seconds=2.0, tell=lambda _: None)
+    report = await bench_scale(
+        [Cluster(nodes=100, apps=50, decisions_per_s=0.01)], seconds=2.0, progress=lambda _: None
+    )
     values = {name: one.value for name, one in report.figures.items()}
     assert values["appends_per_s"] > 50
     assert 1 < values["append_server_cpu_us"] < 100_000

@@ -33,7 +33,7 @@ def trace(tmp_path: Path) -> Path:
 
 def test_every_figure_is_of_a_whole_run(trace: Path) -> None:
     said: list[str] = []
-    report, interrupted = bench_simulate(Wanted(trace, nodes=2, rounds=(60,)), tell=said.append)
+    report, interrupted = bench_simulate(Wanted(trace, nodes=2, rounds=(60,)), progress=said.append)
     assert not interrupted
     document = checked(msgspec.json.encode(report))
     assert set(document["figures"]) == {
@@ -64,4 +64,4 @@ def test_without_a_trace_apps_are_made_up() -> None:
 
 def test_a_command_that_cannot_run_is_reported(trace: Path) -> None:
     with raises(BenchError, "system.enoent", "none.csv"):
-        bench_simulate(Wanted(trace.parent / "none.csv", rounds=(60,)), tell=lambda _: None)
+        bench_simulate(Wanted(trace.parent / "none.csv", rounds=(60,)), progress=lambda _: None)

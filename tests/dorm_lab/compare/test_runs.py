@@ -43,11 +43,11 @@ def test_parallel_runs_equal_sequential_ones(tmp_path: Path) -> None:
     scenarios = [one.of(SMALL) for one in CONTENDERS]
     told: list[tuple[int, int]] = []
     here, there = ([tmp_path / f"{where}-{i}.dorm" for i in range(4)] for where in ("here", "there"))
-    alone = run_all(scenarios, workers=1, tell=lambda done, total: told.append((done, total)), logs=here)
+    alone = run_all(scenarios, workers=1, progress=lambda done, total: told.append((done, total)), logs=here)
     assert told[-1] == (24, 24)
     assert told == sorted(told)
     told.clear()
-    together = run_all(scenarios, workers=2, tell=lambda done, total: told.append((done, total)), logs=there)
+    together = run_all(scenarios, workers=2, progress=lambda done, total: told.append((done, total)), logs=there)
     assert together == alone
     assert told[-1] == (24, 24)
     assert len({msgspec.json.encode(one) for one in alone}) == 4, "four policies, four results"
@@ -83,7 +83,7 @@ def test_an_error_in_reporting_ends_all_runs_and_leaves_no_file(tmp_path: Path) 
     for workers in (1, 2):
         logs = [tmp_path / "a.dorm", tmp_path / "b.dorm"]
         with pytest.raises(KeyboardInterrupt):
-            run_all([long_scenario()] * 2, workers=workers, tell=interrupted, logs=logs)
+            run_all([long_scenario()] * 2, workers=workers, progress=interrupted, logs=logs)
         assert not multiprocessing.active_children()
         assert not list(tmp_path.iterdir())
 
@@ -112,7 +112,7 @@ def test_processes_have_one_thread_for_linear_algebra_by_default(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_all([long_scenario()] * 2, workers=2, tell=look)
+        run_all([long_scenario()] * 2, workers=2, progress=look)
     assert seen == {("3", "1")}
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
@@ -123,7 +123,7 @@ def test_processes_end_with_their_killed_parent() -> None:
         "from tests.dorm_lab.compare.test_runs import long_scenario\n"
         "from dorm_lab.compare.runs import run_all\n"
         "if __name__ == '__main__':\n"
-        "    run_all([long_scenario()] * 2, workers=2, tell=lambda done, total: print(done, flush=True) if done else None)\n"
+        "    run_all([long_scenario()] * 2, workers=2, progress=lambda done, _: print(done, flush=True) if done else None)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

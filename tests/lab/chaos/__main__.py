@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.errors import USAGE, Fail, complain, run, run_and_exit
+from dorm.cli.errors import USAGE, Fail, report_error, run, run_and_exit
 from dorm.cli.output import Format, Output, print_table
 from dorm.cli.program_logs import Verbose, configure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from tests.lab.chaos.chaos import Done
     from tests.lab.chaos.recovery import Recovery
 
@@ -65,7 +65,7 @@ def chaos(
         keep.mkdir(parents=True, exist_ok=True)
     done: list[Done] = []
 
-    async def work(tell: Tell) -> None:
+    async def work(tell: Progress) -> None:
         done.append(await bench_chaos(Wanted(seconds, seed, kinds, keep=keep), tell=tell))
 
     with progress("chaos") as tell:
@@ -76,9 +76,9 @@ def chaos(
         _show_recoveries(done[0].recoveries)
     show_report(done[0].report, output)
     for line in done[0].wrong[:_MOST_TOLD]:
-        complain(line, "chaos.wrong")
+        report_error(line, "chaos.wrong")
     if len(done[0].wrong) > _MOST_TOLD:
-        complain(f"and {len(done[0].wrong) - _MOST_TOLD} more", "chaos.wrong")
+        report_error(f"and {len(done[0].wrong) - _MOST_TOLD} more", "chaos.wrong")
 
 
 def _show_recoveries(recoveries: Sequence[Recovery]) -> None:

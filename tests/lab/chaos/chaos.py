@@ -38,7 +38,7 @@ from tests.lab.chaos.work import Prober, Submitter, jobs
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dorm.bench.report import Figure, Tell
+    from dorm.bench.report import Figure, Progress
     from dorm.client.client import Client
 
 _ASK_AGAIN_S = 0.5
@@ -74,7 +74,7 @@ class Done(msgspec.Struct, frozen=True):
     """Violations, one line each."""
 
 
-async def bench_chaos(wanted: Wanted, *, tell: Tell) -> Done:
+async def bench_chaos(wanted: Wanted, *, tell: Progress) -> Done:
     """Run the faults, and remove the cluster afterwards.  Raises BenchError if it can't be built, or never recovers."""
     machine = this_machine()
     tell("training undisturbed")
@@ -128,7 +128,7 @@ def _story(evidence: Evidence, judged: dict[str, Figure], wrong: list[str]) -> b
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
 
-async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Tell) -> Evidence:
+async def _attacked(cluster: ChaosCluster, wanted: Wanted, tell: Progress) -> Evidence:
     loop = asyncio.get_running_loop()
     client = cluster.client
     leader = Leader(client)

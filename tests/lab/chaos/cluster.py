@@ -36,7 +36,7 @@ from tests.lab.machines.services import Service
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from events.kinds import PolicyChanged
     from tests.lab.machines.namespaces import Node
 
@@ -90,7 +90,7 @@ class ChaosCluster:
 
     Raises BenchError if this machine can't hold one."""
 
-    def __init__(self, settings: PolicyChanged, tell: Tell) -> None:
+    def __init__(self, settings: PolicyChanged, tell: Progress) -> None:
         self._settings = settings
         self._tell = tell
         self._stack = contextlib.AsyncExitStack()

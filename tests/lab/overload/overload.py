@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
 CAPACITY = {"cpu": 4000, "memory": 16 * 2**30}
 _PER_PROCESS = 250
@@ -71,7 +71,7 @@ class _Parts(NamedTuple):
     agents: list[psutil.Process]
 
 
-async def bench_overload(size: Size, *, tell: Tell) -> Report:
+async def bench_overload(size: Size, *, tell: Progress) -> Report:
     """Raises BenchError, EmbeddedError and what a log raises.  Nothing of the cluster is left."""
     machine = this_machine()
     name = f"bench-{secrets.token_hex(4)}"
@@ -187,7 +187,7 @@ async def _end(process: Process) -> None:
 
 
 async def _load(
-    size: Size, connection: Connection, cluster: str, parts: _Parts, tell: Tell
+    size: Size, connection: Connection, cluster: str, parts: _Parts, tell: Progress
 ) -> tuple[list[Phase], list[Usage]]:
     """Run one phase after the other; return the processes' use in each."""
     phases: list[Phase] = []
@@ -220,7 +220,7 @@ async def _flood(name: str, url: str, cluster: str, number: int) -> AsyncIterato
 
 
 async def _phase(
-    name: str, seconds: float, users: Users, parts: _Parts, phases: list[Phase], usages: list[Usage], tell: Tell
+    name: str, seconds: float, users: Users, parts: _Parts, phases: list[Phase], usages: list[Usage], tell: Progress
 ) -> None:
     tell(f"{name}, {seconds:.0f} s")
     loop = asyncio.get_running_loop()

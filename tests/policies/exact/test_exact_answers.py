@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dorm.policies import integer, scoring
 from dorm.policies.exact import search as exact
-from dorm.policies.exact.model import most_beside
+from dorm.policies.exact.model import most_with_others
 from dorm.policies.exact.policy import Reference
 from dorm.policies.registry import policy
 from tests.policies.brute_force import World
@@ -51,7 +51,7 @@ def test_no_other_answer_is_better_where_some_have_to_make_room(problem: Problem
 @given(crowded(), st.integers(0, 2))
 def test_no_answer_with_so_few_changes_has_more_on_a_node(problem: Problem, budget: int) -> None:
     instance = integer.read(problem)
-    most = most_beside(instance, budget)
+    most = most_with_others(instance, budget)
     for answer in islice(World(problem, DEFAULTS).answers(budget), 2_000):
         for i, each in enumerate(instance.apps):
             if not instance.pinned[i]:

@@ -11,7 +11,7 @@ from dorm.cli.connect import Cluster
 from dorm.cli.source import log_of
 from dorm.client.tail import Filter, Tail
 from events import subjects
-from events.archive.progress import path_beside
+from events.archive.progress import progress_path
 from events.codec import encode
 from events.kinds import AppProgressed, ContainerStarted
 from events.log.memory import MemoryLog
@@ -49,7 +49,7 @@ async def test_an_archive_with_its_progress_reads_as_the_log_does(tmp_path: Path
     log, path = await made(), tmp_path / "whole.dorm"
     await export(log, path)
     file, count = await export_progress(log, path, Selection())
-    assert (file, count) == (str(path_beside(path)), 12)
+    assert (file, count) == (str(progress_path(path)), 12)
     async with log_of(path, Cluster(), folds=False) as archive:
         assert await positions(archive) == await positions(log)
         assert [one.body for one in await archive.progress.newest()] == [
@@ -58,7 +58,7 @@ async def test_an_archive_with_its_progress_reads_as_the_log_does(tmp_path: Path
         assert await ArchivedLog(archive).progress.end() == 12
         recording = await record(archive, title="")
         assert [point.step for point in recording.progress[APPS[1]].points] == list(range(6))
-    path_beside(path).unlink()
+    progress_path(path).unlink()
     async with log_of(path, Cluster(), folds=False) as archive:
         assert await positions(archive) == [f"{number} l{number - 1}" for number in range(1, 7)]
 

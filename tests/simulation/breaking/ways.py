@@ -82,8 +82,8 @@ def nothing_is_silence_of_ours(patch: pytest.MonkeyPatch) -> None:
         self._at = {node: self._at.get(node, now) for node in sorted(nodes)}
 
     patch.setattr(FailureDetector, "restart", restart)
-    patch.setattr(FailureDetector, "deaf", lambda self, now: False)
-    patch.setattr(FailureDetector, "stored", lambda self, node, words, now: None)
+    patch.setattr(FailureDetector, "is_cut_off", lambda self, now: False)
+    patch.setattr(FailureDetector, "stored", lambda self, node, heartbeat, now: None)
 
 
 def among_hostile(
@@ -117,7 +117,7 @@ def unmounted_at_releases(history: History) -> None:
 
 
 def wall_clock(patch: pytest.MonkeyPatch) -> None:
-    for method in (Master._listen, Master._fold, Master._elect, Master._moment, Master._ask, Master._feel_pulse):
+    for method in (Master._listen, Master._fold, Master._elect, Master._moment, Master._ask, Master._probe_log):
         code(method, ("_loop_ns()", "self._clock()"))(patch)
 
 

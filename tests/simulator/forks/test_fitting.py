@@ -155,4 +155,4 @@ def test_silences_are_kept_until_the_agent_restarts() -> None:
     history = seen(written(Simulation(msgspec.structs.replace(scenario, until_s=900.0))), 1).history
     spans = [(one.node, round((one.since - history.begin) / 1e9), one.until > 0) for one in history.silences]
     assert spans == [("n1", 300, True), ("n0", 700, False)]
-    assert not any(isinstance(said.event, k.NodeJoined) for said in history.said[5:])
+    assert not any(isinstance(said.event, k.NodeJoined) for said in history.published[5:])

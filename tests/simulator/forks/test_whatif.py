@@ -193,11 +193,11 @@ def test_others_events_are_repeated_unless_they_undo_the_change(records: list[Re
     said = written(simulation)
     known = seen(said, seq_at(said, 300.0))
     again = forks.make(known.history, known.state)
-    kinds = [type(event).__name__ for _, event, _ in again.said]
+    kinds = [type(event).__name__ for _, event, _ in again.published]
     assert kinds == ["PolicyChanged", "AppUpdated", "NodeDrainRequested"]
     changes = Assumed(settings={"theta2": 0.2}, updated=(k.AppUpdated(app="first", n_max=5),), drained=("n1",))
     other = forks.make(known.history, known.state, changes=changes)
-    assert {at_s for at_s, _, _ in other.said} == {0.0}
+    assert {at_s for at_s, _, _ in other.published} == {0.0}
 
 
 def test_holds_are_repeated_and_a_current_one_ends_as_before() -> None:
@@ -208,8 +208,8 @@ def test_holds_are_repeated_and_a_current_one_ends_as_before() -> None:
     before, during = (
         forks.make(known.history, known.state) for known in (seen(said, seq_at(said, at)) for at in (100.0, 300.0))
     )
-    assert [type(event).__name__ for _, event, _ in before.said] == ["AppHoldRequested", "AppReleaseRequested"]
-    ((at_s, event, _),) = during.said
+    assert [type(event).__name__ for _, event, _ in before.published] == ["AppHoldRequested", "AppReleaseRequested"]
+    ((at_s, event, _),) = during.published
     assert isinstance(event, k.AppReleaseRequested)
     assert 100.0 <= at_s < 120.0  # From the record before the moment on.
     found = forked(said, seq_at(said, 100.0))

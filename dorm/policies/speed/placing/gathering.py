@@ -41,7 +41,7 @@ class Gathering(Resizing):
     def worth_of(self, app: int, units: int) -> float:
         if app in self.worth.across and units == self.parts.n[app]:
             return self.worth.placed(app, self.parts.rows[app])
-        if self._on_one(app, units) and not self._finds_one(app, units):
+        if self._on_one(app, units) and not self._finds_room(app, units):
             return self.worth.spread(app, units, self._pace(app))
         return self._near(app, units)
 
@@ -91,7 +91,7 @@ class Gathering(Resizing):
                 return True
         return False
 
-    def _finds_one(self, app: int, to: int) -> bool:
+    def _finds_room(self, app: int, to: int) -> bool:
         """Return whether a node has room for this many units once the app has left its own."""
         usable, lacks, _ = self._room(app, to)
         return bool((usable & (lacks <= 0).all(axis=1)).any())
@@ -116,9 +116,9 @@ class Gathering(Resizing):
         scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1)
         lacking = np.round((np.maximum(lacks, 0) / scale).max(axis=1, initial=0.0), 9)
         tight = np.round((parts.free / scale).max(axis=1, initial=0.0), 9)
-        found = np.flatnonzero(usable)
+        nodes = np.flatnonzero(usable)
         return [
-            int(node) for node in found[np.lexsort((found, tight[found], -own[found], lacking[found]))][:MOST_NODES]
+            int(node) for node in nodes[np.lexsort((nodes, tight[nodes], -own[nodes], lacking[nodes]))][:MOST_NODES]
         ]
 
     def _gather_on(self, app: int, to: int, node: int) -> bool:
@@ -138,7 +138,7 @@ class Gathering(Resizing):
         if done:
             parts.change(app, node, to)
             for other, units in moved.items():
-                done = self._put_beside(other, units, inside) and done
+                done = self._put_on_others(other, units, inside) and done
         if done and self._pays(before):
             return True
         for each in before:
@@ -147,7 +147,7 @@ class Gathering(Resizing):
             parts.restore(each, row)
         return False
 
-    def _put_beside(self, other: int, units: int, closed: Flags) -> bool:
+    def _put_on_others(self, other: int, units: int, closed: Flags) -> bool:
         """Place units of an app that gave way on other nodes than these; return whether all of them found room."""
         self.parts.within[other] = (~closed, ~closed)
         done = self.parts.put(other, units) == units
@@ -157,15 +157,15 @@ class Gathering(Resizing):
     def _neighbors(self, node: int, app: int) -> list[int]:
         """Return the apps with units on the node that may go elsewhere, those first that cost least."""
         worth = self.worth
-        found = []
+        neighbors = []
         for other, row in enumerate(self.parts.rows):
             if node not in row or other == app or not self.free[other]:
                 continue
             cheap = not self._fresh(other) or worth.pause[other] < IN_PLACE_S
             if cheap and self._allowed(other):
                 cost = float(worth.disturbs[other]) if self._fresh(other) else 0.0
-                found.append((round(cost, 9), -round(row[node] * float(self._unit[other]), 9), other))
-        return [other for *_, other in sorted(found)]
+                neighbors.append((round(cost, 9), -round(row[node] * float(self._unit[other]), 9), other))
+        return [other for *_, other in sorted(neighbors)]
 
     def _holds(self, app: int, to: int, node: int) -> bool:
         """Return whether the node has room for this many units."""

@@ -39,7 +39,7 @@ class Moving(Gathering):
         super().__init__(instance, rows, worth, terms, closed)
         self.types = types
         self.pace: dict[int, str] = {}
-        """Of the apps to which types matter: the slowest type that they may be on."""
+        """Slowest type that an app to which types matter may be on, by app."""
         self._on: Ints = types.units([])
         """Units of each app by type."""
         self._moves = 0
@@ -144,7 +144,7 @@ class Moving(Gathering):
             self.pace, self.parts.within = pace, within
         return done
 
-    def _put_beside(self, other: int, units: int, closed: Flags) -> bool:
+    def _put_on_others(self, other: int, units: int, closed: Flags) -> bool:
         groups = self.parts.within.get(other, ())[1:]  # Its own types first.
         return self._put_within(other, units, (~closed, *(group & ~closed for group in groups), ~closed))
 
@@ -166,8 +166,8 @@ class Moving(Gathering):
         may[app] = False
         first = np.ones(len(may), np.bool_)
         first[sorted(chosen.moves)] = False
-        found = np.flatnonzero(may)
-        for other in found[np.lexsort((found, -held[found], cost[found], first[found]))].tolist():
+        others = np.flatnonzero(may)
+        for other in others[np.lexsort((others, -held[others], cost[others], first[others]))].tolist():
             wanted, units = chosen.pace.get(other), int(self.parts.n[other])
             if wanted is None or self.types.allowed(other, units, wanted) & ~bits:
                 yield other  # Any other should be here as well.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 100
-"""How many rows are compared with all others."""
+"""Number of rows that are compared with all others."""
 MOST_FREED = 200
 """Nodes whose room has grown that are looked at one by one; with more of them the largest rooms are found again."""
 FINE_TURNS = 1_000
@@ -34,7 +34,7 @@ class Partitions:
         self.free = integer.free_room(instance, rows)
         self.closed = closed
         self.within: dict[int, tuple[Flags, ...]] = {}
-        """For apps that do not use all nodes: those that they use, then groups of these, which are filled one after the
+        """Nodes of apps that do not use all: those that they use, then groups of these, which are filled one after the
         other."""
         having = (instance.capacity > 0).mean(axis=0) if len(instance.nodes) else np.ones(len(instance.kinds))
         self._rare = np.flatnonzero(having < RARE)
@@ -202,9 +202,9 @@ class Partitions:
 def _undominated(free: Ints) -> Ints:
     """Return the rows that no other row exceeds in every column; if there are very many, some others with them."""
     left = np.unique(free, axis=0)
-    found: list[Ints] = []
-    while len(left) and len(found) < MOST_ROWS:
+    kept: list[Ints] = []
+    while len(left) and len(kept) < MOST_ROWS:
         top = left[int(np.argmax(left.sum(axis=1)))]
-        found.append(top)
+        kept.append(top)
         left = left[(left > top).any(axis=1)]
-    return np.vstack([*found, left]) if found else left
+    return np.vstack([*kept, left]) if kept else left

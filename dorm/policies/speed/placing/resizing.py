@@ -41,7 +41,7 @@ class Resizing:
         self.kept = instance.kept
         self.changed = integer.changed(instance, rows) & self.kept
         self.left = terms.change_budget - worth.lately - float(worth.disturbs[self.changed].sum())
-        """What is left of θ2's budget, in full restarts."""
+        """Rest of θ2's budget, in full restarts."""
         self.loss = integer.loss(instance, self.parts.n, terms.shares)
         self.free = instance.free_to_move & (self.parts.n > 0)
         """The apps that may be resized."""

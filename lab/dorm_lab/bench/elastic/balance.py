@@ -54,7 +54,7 @@ def balance(folder: Path, data: Path) -> Balanced:
         workers.close()
     done = _leader(log)
     # The last step of an epoch (one in four with the digits) is smaller; the median is that of a whole batch.
-    ends = [(one.step, one.at - before.at) for before, one in pairwise(done)]
+    ends = [(after.step, after.at - before.at) for before, after in pairwise(done)]
     if len(ends) < _STEPS:
         raise BenchError("the uneven workers made too few steps", code="bench.nothing_measured")
     ideal = _BATCH * _SAMPLE_S / (WORKERS - 1 + 0.5)

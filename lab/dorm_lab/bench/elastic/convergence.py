@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
 __all__ = ["L2", "PLANS", "RESIZED_AFTER", "SOLVERS", "TARGETS", "TASKS", "Trained", "convergence"]
 
@@ -69,14 +69,14 @@ class Trained(NamedTuple):
 
 
 def convergence(
-    sets: Sequence[str], plans: Sequence[str], folder: Path, tell: Tell, solvers: Sequence[str] = SOLVERS
+    sets: Sequence[str], plans: Sequence[str], folder: Path, progress: Progress, solvers: Sequence[str] = SOLVERS
 ) -> Iterator[Trained]:
     """Yield one run after the other.  Raises BenchError."""
     for data in sets:
         path = write(data, folder)
         for solver in solvers:
             for plan in plans:
-                tell(f"{solver} on {data}: {plan.replace('_', ', workers: ')}")
+                progress(f"{solver} on {data}: {plan.replace('_', ', workers: ')}")
                 yield _train(solver, data, plan, path, folder / f"{solver}-{data}-{plan}")
 
 
@@ -117,11 +117,11 @@ def _trained(solver: str, data: str, plan: str, records: steps.Records) -> Train
     slowest: dict[int, float] = {}
     values: dict[int, float] = {}
     for made in records.values():
-        for before, one in pairwise(made):
+        for before, after in pairwise(made):
             # A newcomer's work before its first step does not count for a round.
-            if before.step == one.step - 1 or (before.step == FIRST and one.step == 0):
-                slowest[one.step] = max(slowest.get(one.step, 0.0), one.cpu_s - before.cpu_s)
-            values[one.step] = one.value
+            if before.step == after.step - 1 or (before.step == FIRST and after.step == 0):
+                slowest[after.step] = max(slowest.get(after.step, 0.0), after.cpu_s - before.cpu_s)
+            values[after.step] = after.value
     if not values:
         raise BenchError(f"{solver} on {data} made no step", code="bench.nothing_measured")
     per_epoch = 1 if solver == "cocoa" else _epoch(values)

@@ -32,9 +32,9 @@ from dorm_lab.bench.elastic.sharing import LARGE, SMALL, Amounts, Shared, sharin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
-__all__ = ["PARTS", "QUICK", "Done", "Found", "Wanted", "bench_elastic", "check"]
+__all__ = ["PARTS", "QUICK", "Done", "Results", "Wanted", "bench_elastic", "check"]
 
 PARTS = ("pauses", "peers", "shared", "targets", "balance", "schedules")
 LIVE_GOALS = {"numpy": 0.05, "torch": 1.0}
@@ -68,7 +68,7 @@ QUICK = Wanted(
 )
 
 
-class Found:
+class Results:
     """What has been measured so far."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Done(NamedTuple):
 
     report: Report
     interrupted: bool
-    found: Found
+    results: Results
 
 
 def check(wanted: Wanted) -> None:
@@ -99,70 +99,70 @@ def check(wanted: Wanted) -> None:
             raise BenchError(f"size {size}: an even number of workers, which can be halved", code="usage.value")
 
 
-def bench_elastic(wanted: Wanted, *, tell: Tell) -> Done:
+def bench_elastic(wanted: Wanted, *, progress: Progress) -> Done:
     """Measure one part after the other; after Ctrl-C return the figures measured so far.  Raises BenchError, and what a
     cluster raises that can't start."""
     machine = this_machine()
-    found = Found()
+    results = Results()
     interrupted = False
     with tempfile.TemporaryDirectory(prefix="dorm-bench-elastic-") as folder:
         try:
-            _measure(wanted, Path(folder), found, tell)
+            _measure(wanted, Path(folder), results, progress)
         except KeyboardInterrupt:
             interrupted = True
-    figures = figures_of(found)
+    figures = figures_of(results)
     if not figures:
         raise BenchError("it was stopped before anything was measured", code="bench.stopped")
-    settings = _settings(wanted, found) | ({"interrupted": True} if interrupted else {})
-    return Done(Report(bench="elastic", machine=machine, settings=settings, figures=figures), interrupted, found)
+    settings = _settings(wanted, results) | ({"interrupted": True} if interrupted else {})
+    return Done(Report(bench="elastic", machine=machine, settings=settings, figures=figures), interrupted, results)
 
 
-def _measure(wanted: Wanted, folder: Path, found: Found, tell: Tell) -> None:
+def _measure(wanted: Wanted, folder: Path, results: Results, progress: Progress) -> None:
     data = write("digits", folder)
     if "schedules" in wanted.parts:
         for number, tally in enumerate(tallies(wanted.schedules)):
-            found.tallies.append(tally)
+            results.tallies.append(tally)
             if number % 10 == 0:
-                tell(f"schedule {number} of {wanted.schedules}")
+                progress(f"schedule {number} of {wanted.schedules}")
     if "balance" in wanted.parts:
-        tell(f"{WORKERS} workers, one of them at half speed")
-        found.balanced = balance(folder / "balance", data)
+        progress(f"{WORKERS} workers, one of them at half speed")
+        results.balanced = balance(folder / "balance", data)
     if "targets" in wanted.parts:
-        found.trained.extend(convergence(wanted.sets, wanted.plans, folder, tell))
+        results.trained.extend(convergence(wanted.sets, wanted.plans, folder, progress))
     if "shared" in wanted.parts:
-        found.shared = asyncio.run(sharing(wanted.shared, folder, data, tell))
+        results.shared = asyncio.run(sharing(wanted.shared, folder, data, progress))
     if "pauses" in wanted.parts:
-        _pauses(wanted, folder, data, found, tell)
+        _pauses(wanted, folder, data, results, progress)
     if "peers" in wanted.parts:
         for peer in PEERS:
             if reason := missing(peer) if wanted.torch else _LEFT_OUT:
-                found.not_measured[peer] = reason
+                results.not_measured[peer] = reason
                 continue
             try:
-                found.pauses.extend(peer_pauses(peer, wanted.sizes, folder, data, tell))
+                results.pauses.extend(peer_pauses(peer, wanted.sizes, folder, data, progress))
             except BenchError as error:  # If another system fails, that is a result, and the bench continues.
-                found.not_measured[peer] = str(error)
+                results.not_measured[peer] = str(error)
 
 
 _LEFT_OUT = "left out, as asked"
 
 
-def _pauses(wanted: Wanted, folder: Path, data: Path, found: Found, tell: Tell) -> None:
+def _pauses(wanted: Wanted, folder: Path, data: Path, results: Results, progress: Progress) -> None:
     if reason := no_torch() if wanted.torch else _LEFT_OUT:
-        found.not_measured["torch"] = reason
+        results.not_measured["torch"] = reason
     for library, how in product(("numpy", "torch"), ("live", "restart")):
-        if library in found.not_measured:
+        if library in results.not_measured:
             continue
         cycles = wanted.cycles if (library, how) == ("numpy", "live") else 1
-        for pause in pauses(library, how, wanted.sizes, cycles, folder, data, tell):
+        for pause in pauses(library, how, wanted.sizes, cycles, folder, data, progress):
             if isinstance(pause, Pause):
-                found.pauses.append(pause)
+                results.pauses.append(pause)
             else:
-                found.proven.append(pause)
+                results.proven.append(pause)
 
 
-def _settings(wanted: Wanted, found: Found) -> dict[str, Any]:
-    claim = claims(found.trained)
+def _settings(wanted: Wanted, results: Results) -> dict[str, Any]:
+    claim = claims(results.trained)
     return {
         "parts": wanted.parts,
         "workers": wanted.sizes,
@@ -170,7 +170,7 @@ def _settings(wanted: Wanted, found: Found) -> dict[str, Any]:
         "step": f"a network on the digits, a batch of 256, and {DEVICE_S:g} s as for an accelerator",
         "causes": f"grow: the second half of the workers joins; shrink: it leaves; death: SIGKILL; {FROZEN}: SIGSTOP",
         "restart": "all workers are stopped and started at once; without decision and release, which cost both alike",
-        "not_measured": found.not_measured,
+        "not_measured": results.not_measured,
         "torchrun": f"last call {LAST_CALL_S} s (30 unless set), checkpoints every {SAVE_EVERY_S:g} s, one agent a worker",
         "control_plane": f"{SMALL} to {LARGE} workers and back, processes",
         "data": {name: SETS[name] for name in wanted.sets},
@@ -179,13 +179,13 @@ def _settings(wanted: Wanted, found: Found) -> dict[str, Any]:
         "tasks": f"{TASKS} micro-tasks for each worker; resized after rounds {[after + 1 for after in RESIZED_AFTER]}",
         "target_time": "a core for each worker: CPU time of the slowest worker of each step, summed",
         "micro_tasks_need_more_epochs": claim,
-        "schedules": dict(sum((tally.happened for tally in found.tallies), Counter())),
+        "schedules": dict(sum((tally.happened for tally in results.tallies), Counter())),
     }
 
 
 def claims(trained: Sequence[Trained]) -> str:
     """Return whether these runs reproduce the claim that micro-tasks need more epochs, with the ratios."""
-    rounds = {(one.solver, one.data, one.plan): one.rounds for one in trained}
+    rounds = {(training.solver, training.data, training.plan): training.rounds for training in trained}
     ratios = {
         f"{solver} on {data}, workers: {workers}": rounds[solver, data, f"micro_{workers}"] / alone
         for (solver, data, plan), alone in rounds.items()
@@ -194,52 +194,52 @@ def claims(trained: Sequence[Trained]) -> str:
     }
     if not ratios:
         return "not measured"
-    words = "; ".join(f"{name}: x{ratio:.1f}" for name, ratio in ratios.items())
+    shown = "; ".join(f"{name}: x{ratio:.1f}" for name, ratio in ratios.items())
     more = sum(ratio > 1 for ratio in ratios.values())
-    return f"{'reproduced' if more == len(ratios) else f'in {more} of {len(ratios)} cases'} ({words})"
+    return f"{'reproduced' if more == len(ratios) else f'in {more} of {len(ratios)} cases'} ({shown})"
 
 
 # --- figures ------------------------------------------------------------------------------------------------------------
 
 
-def figures_of(found: Found) -> dict[str, Figure]:
+def figures_of(results: Results) -> dict[str, Figure]:
     """Return the figures of what was measured."""
-    figures = _pause_figures(found.pauses)
-    figures |= _shared_figures(found.shared) if found.shared is not None else {}
-    for one in found.trained:
-        name = f"{one.solver}_{one.data}_{one.plan}"
-        figures[f"{'rounds' if one.solver == 'cocoa' else 'epochs'}_{name}"] = figure(one.rounds, "count")
-        figures[f"{name}_s"] = figure(one.seconds, "s")
-    if (steps := found.balanced) is not None:
+    figures = _pause_figures(results.pauses)
+    figures |= _shared_figures(results.shared) if results.shared is not None else {}
+    for training in results.trained:
+        name = f"{training.solver}_{training.data}_{training.plan}"
+        figures[f"{'rounds' if training.solver == 'cocoa' else 'epochs'}_{name}"] = figure(training.rounds, "count")
+        figures[f"{name}_s"] = figure(training.seconds, "s")
+    if (steps := results.balanced) is not None:
         figures["balanced_step_ratio"] = figure(steps.after_s / steps.ideal_s, "ratio", f"<= {BALANCE_GOAL:g}")
         figures["unbalanced_step_ratio"] = figure(steps.before_s / steps.ideal_s, "ratio")
-    if found.tallies:
-        every = found.tallies
+    if results.tallies:
+        every = results.tallies
         figures["schedules"] = figure(len(every), "count")
-        figures["schedules_all_ended"] = figure(sum(not one.finished for one in every), "count")
-        figures["samples_used"] = figure(sum(one.used for one in every), "count")
-        figures["samples_lost"] = figure(sum(one.lost for one in every), "count", "<= 0")
-        figures["samples_repeated"] = figure(sum(one.repeated for one in every), "count", "<= 0")
-        figures["samples_computed_again"] = figure(sum(one.computed_again for one in every), "count")
-        figures["epochs_wrong_in_schedules"] = figure(sum(one.wrong_epochs for one in every), "count", "<= 0")
-    if found.proven:
-        figures["epochs_proven"] = figure(sum(one.epochs for one in found.proven), "count")
-        figures["epochs_wrong"] = figure(sum(one.wrong for one in found.proven), "count", "<= 0")
+        figures["schedules_all_ended"] = figure(sum(not tally.finished for tally in every), "count")
+        figures["samples_used"] = figure(sum(tally.used for tally in every), "count")
+        figures["samples_lost"] = figure(sum(tally.lost for tally in every), "count", "<= 0")
+        figures["samples_repeated"] = figure(sum(tally.repeated for tally in every), "count", "<= 0")
+        figures["samples_computed_again"] = figure(sum(tally.computed_again for tally in every), "count")
+        figures["epochs_wrong_in_schedules"] = figure(sum(tally.wrong_epochs for tally in every), "count", "<= 0")
+    if results.proven:
+        figures["epochs_proven"] = figure(sum(pause.epochs for pause in results.proven), "count")
+        figures["epochs_wrong"] = figure(sum(pause.wrong for pause in results.proven), "count", "<= 0")
     return figures
 
 
-def _pause_figures(found: Sequence[Pause]) -> dict[str, Figure]:
+def _pause_figures(pauses: Sequence[Pause]) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
-    kinds = list(dict.fromkeys((one.library, one.how) for one in found))
+    kinds = list(dict.fromkeys((pause.library, pause.how) for pause in pauses))
     for library, how in kinds:
-        every = [one for one in found if (one.library, one.how) == (library, how) and one.cause in CAUSES]
+        every = [pause for pause in pauses if (pause.library, pause.how) == (library, how) and pause.cause in CAUSES]
         name = f"{library}_{how}_pause" if how else f"{library}_pause"
         goal, tail = (f"<= {goals[library]:g}" if how == "live" and library in goals else None for goals in GOALS)
-        figures |= _spread(name, [one.seconds for one in every], goal, tail)
-        for workers, cause in dict.fromkeys((one.workers, one.cause) for one in every):
-            some = [one.seconds for one in every if (one.workers, one.cause) == (workers, cause)]
+        figures |= _spread(name, [pause.seconds for pause in every], goal, tail)
+        for workers, cause in dict.fromkeys((other.workers, other.cause) for other in every):
+            some = [pause.seconds for pause in every if (pause.workers, pause.cause) == (workers, cause)]
             figures |= _spread(f"{name}_{workers}_{cause}", some)
-    frozen = [one.seconds for one in found if one.cause == FROZEN]
+    frozen = [pause.seconds for pause in pauses if pause.cause == FROZEN]
     if frozen:
         figures["numpy_live_pause_frozen_s"] = figure(max(frozen), "s", f"<= {FROZEN_GOAL_S:g}")
     for library in LIVE_GOALS:
@@ -257,20 +257,20 @@ def _spread(name: str, seconds: Sequence[float], goal: str | None = None, tail: 
     }
 
 
-def _shared_figures(found: Shared) -> dict[str, Figure]:
+def _shared_figures(shared: Shared) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for how in ("live", "restart"):
-        some = [resize.pause_s for resize in found.resizes if resize.how == how]
+        some = [resize.pause_s for resize in shared.resizes if resize.how == how]
         figures |= _spread(f"cluster_{how}_pause", some) if some else {}
-    grown = [resize for resize in found.resizes if (resize.how, resize.cause) == ("live", "grow")]
+    grown = [resize for resize in shared.resizes if (resize.how, resize.cause) == ("live", "grow")]
     if grown:
-        figures["cluster_live_start_p50_s"] = figure(percentile([one.start_s for one in grown], 50), "s")
-        figures["cluster_live_boot_p50_s"] = figure(percentile([one.boot_s for one in grown], 50), "s")
-    figures["sharing_step_ratio"] = figure(found.ratio, "ratio")
-    figures["sharing_step_error_ratio"] = figure(found.error, "ratio")
-    figures["sharing_step_noise_ratio"] = figure(found.noise, "ratio")
-    figures["sharing_control_plane_cores_mean"] = figure(found.control_cores, "ratio")
-    figures["sharing_overhead_at_rest_ratio"] = figure(found.at_rest, "ratio", f"<= {REST_GOAL:g}")
-    if any(resize.how == "live" for resize in found.resizes):
-        figures["sharing_overhead_live_per_minute_ratio"] = figure(found.per_minute, "ratio", f"<= {MINUTE_GOAL:g}")
+        figures["cluster_live_start_p50_s"] = figure(percentile([growth.start_s for growth in grown], 50), "s")
+        figures["cluster_live_boot_p50_s"] = figure(percentile([growth.boot_s for growth in grown], 50), "s")
+    figures["sharing_step_ratio"] = figure(shared.ratio, "ratio")
+    figures["sharing_step_error_ratio"] = figure(shared.error, "ratio")
+    figures["sharing_step_noise_ratio"] = figure(shared.noise, "ratio")
+    figures["sharing_control_plane_cores_mean"] = figure(shared.control_cores, "ratio")
+    figures["sharing_overhead_at_rest_ratio"] = figure(shared.at_rest, "ratio", f"<= {REST_GOAL:g}")
+    if any(resize.how == "live" for resize in shared.resizes):
+        figures["sharing_overhead_live_per_minute_ratio"] = figure(shared.per_minute, "ratio", f"<= {MINUTE_GOAL:g}")
     return figures

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
 
 MEASURES = 3
-"""How many sums over the samples a model holds."""
+"""Number of sums over the samples that a model holds."""
 TABLE = np.arange(1000.0)
 """The part of the scripts' state that never changes."""
 SILENT_S = 1.5
@@ -105,12 +105,12 @@ class Group:
         """Pairs that cannot hear each other, and until when."""
         self.linked: set[frozenset[int]] = set()
         self.used: dict[int, list[tuple[int, ...]]] = {}
-        """By step and member: the samples that the completed step used, as the scripts saw it."""
+        """Samples that a completed step used, by step and member, as the scripts saw it."""
         self.computed_again = 0
         """Samples of interrupted steps, as far as their scripts live."""
         self.facts: list[tuple[int, v.Changed | v.EpochDone]] = []
         self.sums: list[tuple[int, int]] = []
-        """For each complete sum, in order: the view, and its leader."""
+        """View and leader of each complete sum, in order."""
         self._make = make
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
@@ -131,7 +131,7 @@ class Group:
                 self._start(slot)
         announced = v.Announced(self.membership, self.announced, self.founders)
         for slot in sorted(self.alive):
-            self.later(self.random.uniform(0.0, 0.2), lambda s=slot: self._tell(s, announced))  # type: ignore[misc]
+            self.later(self.random.uniform(0.0, 0.2), lambda s=slot: self._announce(s, announced))  # type: ignore[misc]
 
     def kill(self, slot: int, *, cleanly: bool = False) -> None:
         """End the process; the others see its connections close.  Everything that it sent arrives before, unless it was killed
@@ -204,7 +204,7 @@ class Group:
             self._do(slot, lambda: self.members[slot].tick())
             self.later(0.1, lambda: self._tick(slot))
 
-    def _tell(self, slot: int, announced: v.Announced) -> None:
+    def _announce(self, slot: int, announced: v.Announced) -> None:
         if slot in self.alive:
             self._do(slot, lambda: self.members[slot].announce(announced))
             self._link(slot)
@@ -224,8 +224,8 @@ class Group:
             dials = self._dials(min(pair), max(pair)) or self._dials(max(pair), min(pair))
             if dials and pair not in self.linked | self.cut.keys() and not pair & self.frozen.keys():
                 self.linked.add(pair)
-                for one, other in ((slot, peer), (peer, slot)):
-                    self._do(one, lambda a=one, b=other: self.members[a].connect(b))  # type: ignore[misc]
+                for dialing, peer_ in ((slot, peer), (peer, slot)):
+                    self._do(dialing, lambda a=dialing, b=peer_: self.members[a].connect(b))  # type: ignore[misc]
 
     def _dials(self, slot: int, peer: int) -> bool:
         announced = self.members[slot].announced.members

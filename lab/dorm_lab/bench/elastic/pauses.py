@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
 __all__ = ["DEVICE_S", "FROZEN", "Pause", "Proven", "newest", "no_torch", "pauses", "script"]
 
@@ -63,11 +63,11 @@ def no_torch() -> str:
 
 
 def pauses(
-    library: str, how: str, sizes: Sequence[int], cycles: int, folder: Path, data: Path, tell: Tell
+    library: str, how: str, sizes: Sequence[int], cycles: int, folder: Path, data: Path, progress: Progress
 ) -> Iterator[Pause | Proven]:
     """Yield the pauses of each size, and the ledgers of the job.  Raises BenchError."""
     for size in sizes:
-        tell(f"{library}, {how}: {size} workers")
+        progress(f"{library}, {how}: {size} workers")
         with running(library, folder / f"{library}-{how}-{size}", data, save=how == "restart") as job:
             yield from (_live if how == "live" else _restarts)(job, library, size, cycles)
             if how == "live" and library == "numpy" and size == max(s for s in sizes if s <= 4 or s == min(sizes)):

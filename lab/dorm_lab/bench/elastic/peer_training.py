@@ -54,9 +54,9 @@ class _Training:
     def computed(self, step: int, rank: int, size: int) -> float:
         """Compute the gradient of this worker's share of a batch; return the loss."""
         low = step * BATCH % (len(self._classes) - BATCH)
-        mine = slice(low + BATCH * rank // size, low + BATCH * (rank + 1) // size)
+        own = slice(low + BATCH * rank // size, low + BATCH * (rank + 1) // size)
         self.model.zero_grad()
-        loss = torch.nn.functional.cross_entropy(self.model(self._features[mine]), self._classes[mine])
+        loss = torch.nn.functional.cross_entropy(self.model(self._features[own]), self._classes[own])
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]  # where PyTorch is installed
         return float(loss.item())
 

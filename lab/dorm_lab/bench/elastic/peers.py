@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
 __all__ = ["LAST_CALL_S", "PEERS", "SAVE_EVERY_S", "missing", "peer_pauses"]
 
@@ -50,10 +50,10 @@ def missing(peer: str) -> str:
     return ""
 
 
-def peer_pauses(peer: str, sizes: Sequence[int], folder: Path, data: Path, tell: Tell) -> Iterator[Pause]:
+def peer_pauses(peer: str, sizes: Sequence[int], folder: Path, data: Path, progress: Progress) -> Iterator[Pause]:
     """Yield the pauses of each size.  Raises BenchError with the reason if the system does not train."""
     for size in sizes:
-        tell(f"{peer}: {size} workers")
+        progress(f"{peer}: {size} workers")
         place = folder / f"{peer}-{size}"
         place.mkdir(parents=True)
         with ExitStack() as stack:
@@ -146,7 +146,7 @@ class _Peers:
     def trains(self, workers: int = 1, since: float = 0.0) -> None:
         """Wait until as many workers have made new steps since then, each of them several."""
         deadline = time.monotonic() + _LONGEST_S
-        known = max((one.step for one in self._all() if one.at <= since), default=-1)
+        known = max((done.step for done in self._all() if done.at <= since), default=-1)
         while True:
             # Each generation of torchrun has its own files, so the current workers are those whose files grow.
             now = time.monotonic()
@@ -185,8 +185,8 @@ class _Peers:
 
     def _failed(self, text: str) -> BenchError:
         lines = [line for path in sorted(self._folder.glob("output-*")) for line in path.read_text().splitlines()]
-        said = [line.strip() for line in lines if "Error" in line][-1:]
-        error = BenchError(f"{self.name}: {text}; it printed: {'; '.join(said) or 'no error'}", code="bench.workers")
+        errors = [line.strip() for line in lines if "Error" in line][-1:]
+        error = BenchError(f"{self.name}: {text}; it printed: {'; '.join(errors) or 'no error'}", code="bench.workers")
         error.add_note("\n".join(lines))
         return error
 
@@ -197,9 +197,9 @@ class _Peers:
             if process.poll() is None:
                 everyone += psutil.Process(process.pid).children(recursive=True)
             process.kill()
-        for one in everyone:
-            if one.is_running():
-                one.kill()
+        for member in everyone:
+            if member.is_running():
+                member.kill()
         for process in self._processes.values():
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:

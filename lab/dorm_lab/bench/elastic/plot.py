@@ -27,18 +27,18 @@ def plot_targets(trained: Sequence[Trained], file: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels = list(dict.fromkeys((one.solver, one.data) for one in trained))
+    panels = list(dict.fromkeys((training.solver, training.data) for training in trained))
     drawing = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
     FigureCanvasAgg(drawing)
     drawing.suptitle("training to a target: one task for each worker, and four times as many")
     for place, (solver, data) in enumerate(panels):
         axes = drawing.add_subplot(1, len(panels), place + 1)
-        for one in trained:
-            if (one.solver, one.data) == (solver, data):
-                kind, _, workers = one.plan.partition("_")
+        for training in trained:
+            if (training.solver, training.data) == (solver, data):
+                kind, _, workers = training.plan.partition("_")
                 name = _NAMES[kind] + (f", workers: {workers}" if workers else "")
                 style = {"micro": "--", "uni": "-"}.get(kind, ":")
-                axes.plot(*zip(*one.curve, strict=True), style, color=_COLORS[workers or kind], label=name)
+                axes.plot(*zip(*training.curve, strict=True), style, color=_COLORS[workers or kind], label=name)
         axes.axhline(TARGETS[solver, data], color="black", linewidth=0.8, label="target")
         axes.set(xscale="log", yscale="log", xlabel="passes over the data", title=f"{_TITLES[solver]}, {data}")
         axes.grid(visible=True, which="major", alpha=0.3)

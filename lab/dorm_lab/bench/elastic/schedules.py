@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from dorm_lab.bench.elastic.group import Array, Script
 
 KINDS = ("grow", "shrink", "kill", "two", "freeze", "leader", "cut")
-"""What may happen to a group.  `two` kills two members at once, `leader` the leading one; `cut` divides the members in two."""
+"""Kinds of events that may happen to a group.  `two` kills two members at once, `leader` the leading one; `cut` divides the
+members in two."""
 
 
 class Tally(NamedTuple):
     """How often the samples were used in one schedule."""
 
     happened: Counter[str]
-    """By kind, without those that could not happen, such as a death of the only member."""
+    """Number of events by kind, without those that could not happen, such as a death of the only member."""
     finished: bool
     """Whether a member trained to the end.  If not, all ended, and the app starts again from its checkpoint."""
     used: int

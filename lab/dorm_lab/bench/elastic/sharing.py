@@ -40,7 +40,7 @@ from events.kinds import MembershipChanged
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from dorm.core.state import State
     from dorm.local.cluster import LocalCluster
     from events.kinds import Event
@@ -62,7 +62,7 @@ class Amounts(NamedTuple):
     """How much is measured."""
 
     rounds: int = 20
-    """Processes differ more from each other than the turns of one, so many short rounds tell more than few long ones."""
+    """Processes differ more from each other than the turns of one, so many short rounds show more than few long ones."""
     turns: int = 10
     """Turns of each worker in a round."""
     live: int = 6
@@ -93,7 +93,7 @@ class Shared(NamedTuple):
     """What was measured."""
 
     ratios: list[float]
-    """By round: CPU time of a step in the partition, against a bare one."""
+    """CPU time of a step in the partition, against a bare one, by round."""
     bare_ratios: list[float]
     """The same of one bare worker against the other."""
     control_cores: float
@@ -127,19 +127,19 @@ class Shared(NamedTuple):
         return self.at_rest + fmean(costs) / PER_MINUTE_S
 
 
-async def sharing(amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Shared:
+async def sharing(amounts: Amounts, folder: Path, data: Path, progress: Progress) -> Shared:
     """Measure on a cluster of its own.  Raises BenchError and what a cluster raises that can't start."""
     async with bench_cluster("process", None, progress_s=_PROGRESS_S) as cluster:
-        return await attended(cluster, _measure(cluster, amounts, folder, data, tell))
+        return await attended(cluster, _measure(cluster, amounts, folder, data, progress))
 
 
-async def _measure(cluster: LocalCluster, amounts: Amounts, folder: Path, data: Path, tell: Tell) -> Shared:
+async def _measure(cluster: LocalCluster, amounts: Amounts, folder: Path, data: Path, progress: Progress) -> Shared:
     async with contextlib.aclosing(Watch(cluster.client.log)) as watch:
-        ratios, bare_ratios, cores = await _at_rest(cluster, watch, amounts, folder, data, tell)
+        ratios, bare_ratios, cores = await _at_rest(cluster, watch, amounts, folder, data, progress)
         resizes = []
         for how, count in (("live", amounts.live), ("restart", amounts.restarts)):
             if count:
-                resizes += await _resize_all(cluster, watch, how, count, cores, folder, data, tell)
+                resizes += await _resize_all(cluster, watch, how, count, cores, folder, data, progress)
         return Shared(ratios, bare_ratios, cores, resizes)
 
 
@@ -165,13 +165,13 @@ def _command(kind: str, log: Path, data: Path) -> list[str]:
 
 
 async def _at_rest(
-    cluster: LocalCluster, watch: Watch, amounts: Amounts, folder: Path, data: Path, tell: Tell
+    cluster: LocalCluster, watch: Watch, amounts: Amounts, folder: Path, data: Path, progress: Progress
 ) -> tuple[list[float], list[float], float]:
     """Return by round the ratio of a step's CPU times and that of two bare workers, and the cores that the control plane uses
     at rest."""
     ratios, bare_ratios, cores = [], [], 0.0
     for number in range(amounts.rounds):
-        tell(f"an app in a partition and bare, in turns: round {number + 1} of {amounts.rounds}")
+        progress(f"an app in a partition and bare, in turns: round {number + 1} of {amounts.rounds}")
         logs = {name: folder / f"rest-{number}-{name}" for name in (*_BARE, "shared")}
         for log in logs.values():
             log.mkdir(parents=True)
@@ -180,18 +180,18 @@ async def _at_rest(
         began = time.monotonic()
         used = await _compared(logs, data, amounts.turns)
         if number == amounts.rounds - 1:
-            tell("the control plane at rest")
+            progress("the control plane at rest")
             await asyncio.sleep(max(0.0, began + amounts.settles_s - time.monotonic()))
             cores = await _control_cores(cluster, amounts.rest_s)
         await _end(cluster, watch, app.id)
         bare = list(zip(*(used[name] for name in _BARE), strict=True))
         ratios.append(median(shared / fmean(pair) for shared, pair in zip(used["shared"], bare, strict=True)))
-        bare_ratios.append(median(two / one for one, two in bare))
+        bare_ratios.append(median(double / single for single, double in bare))
     return ratios, bare_ratios, cores
 
 
 async def _compared(logs: dict[str, Path], data: Path, turns: int) -> dict[str, list[float]]:
-    """Start bare workers beside the one in the partition, and return the CPU seconds of a step in each turn, by worker."""
+    """Start bare workers next to the one in the partition, and return the CPU seconds of a step in each turn, by worker."""
     await _makes(logs["shared"], 1, _STEPS)
     inside = _workers(logs["shared"])
     if len(inside) != 1:
@@ -200,15 +200,15 @@ async def _compared(logs: dict[str, Path], data: Path, turns: int) -> dict[str, 
     try:
         for log in logs.values():
             await _makes(log, 1, _STEPS)
-        processes = {"shared": inside[0], **{name: psutil.Process(one.pid) for name, one in bare.items()}}
+        processes = {"shared": inside[0], **{name: psutil.Process(process.pid) for name, process in bare.items()}}
         used = await _in_turns(processes, logs, turns)
         processes["shared"].resume()
         return used
     finally:
-        for one in bare.values():
-            one.send_signal(signal.SIGCONT)
-            one.kill()
-            one.wait()
+        for process in bare.values():
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
 
 
 async def _in_turns(processes: dict[str, psutil.Process], logs: dict[str, Path], turns: int) -> dict[str, list[float]]:
@@ -247,12 +247,12 @@ def _bare(log: Path, data: Path, inside: Mapping[str, str]) -> subprocess.Popen[
 
 def _workers(log: Path) -> list[psutil.Process]:
     """Return the processes that write these records."""
-    found = []
+    workers = []
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if str(log) in words and script("training.py") in words[:3]:
-            found.append(process)
-    return found
+        command = process.info["cmdline"] or []
+        if str(log) in command and script("training.py") in command[:3]:
+            workers.append(process)
+    return workers
 
 
 def _control_s(cluster: LocalCluster) -> float:
@@ -260,8 +260,12 @@ def _control_s(cluster: LocalCluster) -> float:
     folder = str(cluster.options.data)
     total = time.process_time()
     for process in psutil.process_iter(["cmdline", "cpu_times"]):
-        words = process.info["cmdline"] or []
-        if any(folder in word for word in words) and script("training.py") not in words and process.info["cpu_times"]:
+        command = process.info["cmdline"] or []
+        if (
+            any(folder in word for word in command)
+            and script("training.py") not in command
+            and process.info["cpu_times"]
+        ):
             total += process.info["cpu_times"].user + process.info["cpu_times"].system
     return total
 
@@ -276,7 +280,7 @@ async def _control_cores(cluster: LocalCluster, seconds: float) -> float:
 def _cpu_of_a_step(log: Path, since: float) -> float | None:
     """Return the CPU seconds of a step since then; None if there were fewer than two."""
     for made in steps.trained(steps.read(log)).values():
-        turn = [one for one in made if one.at > since]
+        turn = [step for step in made if step.at > since]
         if len(turn) > 1:
             return (turn[-1].cpu_s - turn[0].cpu_s) / (len(turn) - 1)
     return None
@@ -286,7 +290,14 @@ def _cpu_of_a_step(log: Path, since: float) -> float | None:
 
 
 async def _resize_all(
-    cluster: LocalCluster, watch: Watch, how: str, count: int, cores: float, folder: Path, data: Path, tell: Tell
+    cluster: LocalCluster,
+    watch: Watch,
+    how: str,
+    count: int,
+    cores: float,
+    folder: Path,
+    data: Path,
+    progress: Progress,
 ) -> list[Resize]:
     log = folder / f"resized-{how}"
     log.mkdir(parents=True)
@@ -295,13 +306,13 @@ async def _resize_all(
     app = await cluster.client.submit(spec, answer_timeout=_LONGEST_S)
     await _settled(watch, app.id, LARGE)
     await _makes(log, LARGE, _STEPS)
-    found = []
+    resizes = []
     for number in range(count):
         size = SMALL if number % 2 == 0 else LARGE
-        tell(f"through the control plane, {how}: resize {number + 1} of {count}, to {size} workers")
-        found.append(await (_live if how == "live" else _restart)(cluster, watch, app.id, size, cores, log))
+        progress(f"through the control plane, {how}: resize {number + 1} of {count}, to {size} workers")
+        resizes.append(await (_live if how == "live" else _restart)(cluster, watch, app.id, size, cores, log))
     await _end(cluster, watch, app.id)
-    return found
+    return resizes
 
 
 async def _live(cluster: LocalCluster, watch: Watch, app_id: str, size: int, cores: float, log: Path) -> Resize:
@@ -341,18 +352,21 @@ async def _live(cluster: LocalCluster, watch: Watch, app_id: str, size: int, cor
 def _boot_s(records: steps.Records, generation: int, changed: MembershipChanged, log: Path) -> float:
     """Return how long the newcomers' processes had run when the others stopped for them."""
     before = [
-        one.at for (of, _), made in records.items() for one in made if of == generation and one.step == changed.step - 1
+        step.at
+        for (of, _), made in records.items()
+        for step in made
+        if of == generation and step.step == changed.step - 1
     ]
     births = []
     for process in _workers(log):
         with contextlib.suppress(OSError):
-            births.append(born_at(process.pid))
+            births.append(started_at(process.pid))
     if not before or len(births) < LARGE:
         raise BenchError("the newcomers' processes were not found", code="bench.nothing_measured")
     return max(0.0, max(before) - sorted(births)[SMALL])
 
 
-def born_at(pid: int) -> float:
+def started_at(pid: int) -> float:
     """Return when a process started, in monotonic seconds and to a hundredth.  psutil's `create_time` is up to a second too
     early: it counts from the time of the boot, which the kernel has in whole seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -392,7 +406,7 @@ async def _makes(log: Path, workers: int, more: int, generation: int = 0) -> Non
         active = [
             made
             for (of, _), made in records.items()
-            if of >= generation and sum(one.at > since for one in made) >= more
+            if of >= generation and sum(step.at > since for step in made) >= more
         ]
         if len(active) >= workers:
             return

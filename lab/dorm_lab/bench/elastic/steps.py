@@ -39,18 +39,18 @@ class Done(NamedTuple):
 
 
 Records = dict[tuple[int, int], list[Done]]
-"""By generation and slot."""
+"""Steps by generation and slot."""
 
 
 def read(folder: Path) -> Records:
     """Return the records of all workers, each without the one before its loop."""
-    found: Records = {}
+    records: Records = {}
     for path in sorted(folder.glob("*-*.steps")):
         data = path.read_bytes()
         data = data[: len(data) - len(data) % RECORD.size]
         generation, _, slot = path.stem.partition("-")
-        found[int(generation), int(slot)] = [Done(*fields) for fields in RECORD.iter_unpack(data)]
-    return found
+        records[int(generation), int(slot)] = [Done(*fields) for fields in RECORD.iter_unpack(data)]
+    return records
 
 
 def trained(records: Records) -> Records:
@@ -62,12 +62,12 @@ def live_pause(records: Records, generation: int, first: int) -> float:
     """Return the pause of a switch after which `first` was the first step.  Raises BenchError."""
     before, after, ordinary = [], [], []
     for (of, _), steps in records.items():
-        for one in steps if of == generation else []:
-            if one.step == first - 1:
-                before.append(one.at)
+        for step in steps if of == generation else []:
+            if step.step == first - 1:
+                before.append(step.at)
                 ordinary.append(_ordinary([other for other in steps if other.step < first]))
-            elif one.step == first:
-                after.append(one.at)
+            elif step.step == first:
+                after.append(step.at)
     if not before or not after:
         raise BenchError(f"no worker completed the steps before and after {first}", code="bench.nothing_measured")
     return max(0.0, max(after) - max(before) - median(ordinary))
@@ -82,7 +82,7 @@ def death_pause(records: Records, generation: int, died_at: float, dead: Sequenc
         before = [step for step in steps if step.at <= died_at]
         after = [step for step in steps if step.at > died_at][:_AFTER_DEATH]
         if len(before) > 1 and after:
-            ends = [before[-1].at, *(one.at for one in after)]
+            ends = [before[-1].at, *(done.at for done in after)]
             pauses.append(max(b - a for a, b in pairwise(ends)) - _ordinary(before))
     if not pauses:
         raise BenchError("no worker trained before and after a death", code="bench.nothing_measured")
@@ -92,11 +92,11 @@ def death_pause(records: Records, generation: int, died_at: float, dead: Sequenc
 def restart_pause(records: Records, generation: int) -> float:
     """Return the pause between this generation and the next.  Raises BenchError."""
     before = _of(records, generation)
-    last = max((one.step for one in before), default=None)
-    after = [one.at for one in _of(records, generation + 1) if last is not None and one.step > last]
+    last = max((step.step for step in before), default=None)
+    after = [step.at for step in _of(records, generation + 1) if last is not None and step.step > last]
     if last is None or not after:
         raise BenchError(f"generation {generation + 1} made no new step", code="bench.nothing_measured")
-    ended_at = min(one.at for one in before if one.step == last)
+    ended_at = min(step.at for step in before if step.step == last)
     return max(0.0, min(after) - ended_at - _ordinary_of_any(records, generation))
 
 
@@ -119,8 +119,8 @@ def longest_pause(records: Records, since: float) -> float:
     step.  For systems that do not report which step was the first after a change.  Raises BenchError."""
     first: dict[int, float] = {}
     for steps in records.values():
-        for one in steps:
-            first[one.step] = min(one.at, first.get(one.step, one.at))
+        for done in steps:
+            first[done.step] = min(done.at, first.get(done.step, done.at))
     ends: list[float] = []
     for step in sorted(first):
         ends.append(max(first[step], ends[-1] if ends else 0.0))

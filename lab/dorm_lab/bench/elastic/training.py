@@ -155,10 +155,10 @@ def _cocoa(options: Any, data: Data, contract: Contract) -> None:
             job, model, data.features, data.labels,
             l2=options.l2, gap=options.target, rounds=options.epochs, chunks=options.chunks, tasks=options.tasks,
         )  # fmt: skip
-        for found in rounds:
-            log.add(found.number, found.gap)
-            _hold(options, contract, found.number)
-        _say(job, found.gap)
+        for completed in rounds:
+            log.add(completed.number, completed.gap)
+            _hold(options, contract, completed.number)
+        _report(job, completed.gap)
 
 
 def _local(options: Any, data: Data, contract: Contract) -> None:
@@ -182,7 +182,7 @@ def _local(options: Any, data: Data, contract: Contract) -> None:
                 break
             if (step.number + 1) % per_epoch == 0:
                 _hold(options, contract, step.epoch)
-        _say(job, loss)
+        _report(job, loss)
 
 
 def _uneven(options: Any, data: Data, contract: Contract) -> None:
@@ -227,7 +227,7 @@ def _hold(options: Any, contract: Contract, done: int) -> None:
     time.sleep(_DIALED_S)
 
 
-def _say(job: Job, value: float) -> None:
+def _report(job: Job, value: float) -> None:
     if not job.left:
         print(f"finished {value!r}", flush=True)
 

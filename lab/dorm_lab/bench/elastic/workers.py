@@ -50,7 +50,7 @@ class Workers:
         self._environment = dict(environment or {})
         self._ports: dict[int, int] = {}
         self._facts: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
-        """By progress file: how many bytes of it were read, and what they said."""
+        """Number of bytes that were read of a progress file, and their facts, by file."""
 
     def announce(self, *slots: int, prepared: bool = False) -> None:
         """Announce a membership to all workers and start those that are new.  With `prepared` the new ones start and listen
@@ -68,12 +68,12 @@ class Workers:
             "founders": self.founders,
         }
         if prepared:
-            self._tell(new, document)
+            self._announce(new, document)
             self._start_all(new)
             for slot in new:
                 self._listening(slot)
             new = []
-        self._tell(sorted({*slots, *self.processes}), document)
+        self._announce(sorted({*slots, *self.processes}), document)
         self._start_all(new)
 
     def restart(self, *slots: int) -> None:
@@ -85,7 +85,7 @@ class Workers:
         self.membership = 0
         self.announce(*slots)
 
-    def _tell(self, slots: list[int], document: dict[str, Any]) -> None:
+    def _announce(self, slots: list[int], document: dict[str, Any]) -> None:
         for slot in slots:
             folder = self.of(slot)
             folder.mkdir(exist_ok=True)
@@ -115,9 +115,9 @@ class Workers:
         with (folder / "output").open("ab") as output:
             self.processes[slot] = self._run((self._script, *self._arguments), environment, output)
 
-    def _run(self, words: tuple[str, ...], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _run(self, command: tuple[str, ...], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-P", *words],  # -P: modules beside the script are no packages of its own.
+            [sys.executable, "-P", *command],  # -P: modules beside the script are no packages of its own.
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -148,7 +148,7 @@ class Workers:
     def facts(self) -> list[dict[str, Any]]:
         """Return all lines of all progress files, by slot.  Only new lines are read: a caller that waits for a change asks
         often, and shares the machine with the workers."""
-        found = []
+        documents = []
         for path in sorted(self.folder.glob("slot-*/progress")):
             offset, lines = self._facts.get(path, (0, []))
             if path.stat().st_size > offset:
@@ -159,8 +159,8 @@ class Workers:
                 if whole != b"\n":
                     lines = lines + [{**json.loads(line), "slot": slot} for line in whole.splitlines()]
                     self._facts[path] = offset + len(whole), lines
-            found += lines
-        return found
+            documents += lines
+        return documents
 
     def changes(self) -> list[dict[str, Any]]:
         """Return the changes of members, by step."""
@@ -168,11 +168,11 @@ class Workers:
 
     def epochs(self) -> dict[int, str]:
         """Return the ledger by epoch.  Raises BenchError if two members report different ones for the same epoch."""
-        found: dict[int, str] = {}
+        ledgers: dict[int, str] = {}
         for fact in self.facts():
-            if "ledger" in fact and found.setdefault(fact["epoch"], fact["ledger"]) != fact["ledger"]:
+            if "ledger" in fact and ledgers.setdefault(fact["epoch"], fact["ledger"]) != fact["ledger"]:
                 raise self.failed(f"two members report different ledgers of epoch {fact['epoch']}")
-        return found
+        return ledgers
 
     def until(self, condition: Callable[[], object], timeout: float = 60.0) -> None:
         """Wait until a condition on the facts holds.  Raises BenchError with the workers' output."""
@@ -187,8 +187,8 @@ class Workers:
 
     def failed(self, text: str) -> BenchError:
         """Return an error with the last line that a worker printed, and its whole output as a note."""
-        said = [line for slot in sorted(self.processes) for line in self.output(slot).splitlines()[-1:]]
-        error = BenchError(f"{text}; the workers printed: {'; '.join(said) or 'nothing'}", code="bench.workers")
+        last_lines = [line for slot in sorted(self.processes) for line in self.output(slot).splitlines()[-1:]]
+        error = BenchError(f"{text}; the workers printed: {'; '.join(last_lines) or 'nothing'}", code="bench.workers")
         error.add_note(self.printed())
         return error
 

@@ -31,7 +31,7 @@ UNTIL_S, ARRIVES_S = 600.0, 60.0
 WORKS_S, PAUSE_S, TRIES = 2.0, 1.0, 1000
 _ROUND_S = 60.0
 _SAVES = Timings(checkpoint_every_s=10.0)
-ALONE, BESIDE = "alone", "next to the crash loop"
+ALONE, TOGETHER = "alone", "next to the crash loop"
 
 
 class Cost(NamedTuple):
@@ -63,14 +63,14 @@ def crash_loop() -> Part:
         jobs=tuple(jobs),
         base="static",
         about=about,
-        seeds=(ALONE, BESIDE),
+        seeds=(ALONE, TOGETHER),
     )
 
 
 def costs(part: Part, comparison: Comparison) -> Iterator[Cost]:
     for label, runs in comparison.runs.items():
-        alone, beside = ({app.name: app for app in runs[part.seeds.index(name)].apps} for name in (ALONE, BESIDE))
-        yield Cost(label, beside[VICTIM].adjustments, _useful_s(beside[VICTIM]) / _useful_s(alone[VICTIM]))
+        alone, together = ({app.name: app for app in runs[part.seeds.index(name)].apps} for name in (ALONE, TOGETHER))
+        yield Cost(label, together[VICTIM].adjustments, _useful_s(together[VICTIM]) / _useful_s(alone[VICTIM]))
 
 
 def block(part: Part, comparison: Comparison) -> Iterator[Block]:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from replay.simulator.scenario import Scenario
 
 SEEDS = 5
-"""Of the paper's workload; a variation has the first `VARIED` of them."""
+"""Number of seeds of the paper's workload; a variation has the first `VARIED` of them."""
 VARIED = 3
 OPTIONAL = (
     "variations",
@@ -79,21 +79,21 @@ def plan(
         raise BenchError(f"traces {traces}: there is no such folder", code="file.no_folder")
     whole = evaluation_paper.whole(seeds, apps)
     variations = evaluation_paper.variations(min(seeds, varied), apps)
-    found, missing = [], []
+    parts, missing = [], []
     for name, build in TRACES.items():
         with _refusals():
             part = None if traces is None else build(traces, quick)
         if part is None:
             missing.append(name)
         else:
-            found.append(part)
+            parts.append(part)
     with _refusals():
         sweeps = () if traces is None else tuple(sweep for build in SWEEPS if (sweep := build(traces, quick)))
     variations = () if "variations" in without else variations[:3] if quick else variations
-    found = [_without(part, without) for part in found if part.key not in without]
+    parts = [_without(part, without) for part in parts if part.key not in without]
     sweeps = tuple(sweep for sweep in sweeps if sweep.part.key not in without)
     left_out = tuple(name for name in (*OPTIONAL, *RARE) if name in without)
-    return Plan(whole, variations, tuple(found), tuple(missing), crash_loop(), sweeps, left_out)
+    return Plan(whole, variations, tuple(parts), tuple(missing), crash_loop(), sweeps, left_out)
 
 
 def _without(part: Part, labels: Collection[str]) -> Part:
@@ -101,9 +101,9 @@ def _without(part: Part, labels: Collection[str]) -> Part:
 
 
 def run_plan(
-    wanted: Plan, *, workers: int | None = None, tell: Progress | None = None, kept: Kept | None = None
+    wanted: Plan, *, workers: int | None = None, progress: Progress | None = None, kept: Kept | None = None
 ) -> dict[str, Comparison]:
-    """Run everything, side by side; return comparisons by the key of their part.  `tell` is called with the number
+    """Run everything, side by side; return comparisons by the key of their part.  `progress` is called with the number
     of ended apps.  Runs that are `kept` are not repeated.
 
     Raises what `run_all` does, and OSError if a run cannot be kept."""
@@ -123,10 +123,10 @@ def run_plan(
         def ended(place: int, run: Run, left: list[tuple[Part, int]] = left) -> None:
             kept.put(*left[place], run)
 
-        told = _after(done, total, tell)
+        shown = _after(done, total, progress)
         scenarios = [_scenario(job) for job in left]
-        found = run_all(scenarios, every_s=every_s, workers=workers, tell=told, timed=True, done=ended)
-        runs.update(((part.key, place), run) for (part, place), run in zip(left, found, strict=True))
+        ran = run_all(scenarios, every_s=every_s, workers=workers, progress=shown, timed=True, done=ended)
+        runs.update(((part.key, place), run) for (part, place), run in zip(left, ran, strict=True))
         for part in parts:
             comparisons[part.key] = part.comparison([runs[part.key, place] for place in range(len(part.jobs))])
         done += sum(map(_size, left))
@@ -142,8 +142,8 @@ def _size(job: tuple[Part, int]) -> int:
     return len(_scenario(job).apps)
 
 
-def _after(done: int, total: int, tell: Progress | None) -> Callable[[int, int], None] | None:
-    return None if tell is None else lambda ended, _: tell(done + ended, total)
+def _after(done: int, total: int, progress: Progress | None) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda ended, _: progress(done + ended, total)
 
 
 def _weight(scenario: Scenario) -> float:
@@ -162,7 +162,7 @@ def check_folder(folder: Path) -> None:
         plots.need("plotly")
 
 
-def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Progress | None = None) -> Report:
+def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, progress: Progress | None = None) -> Report:
     """Run the plan and write the folder; return the content of its evaluation.json.
 
     An evaluation that is interrupted leaves its runs in the folder, and the next one with the same plan and sources continues
@@ -171,7 +171,7 @@ def evaluate(wanted: Plan, folder: Path, *, workers: int | None = None, tell: Pr
     machine = this_machine()
     kept = Kept(folder, wanted.digest)
     with _refusals():
-        comparisons = run_plan(wanted, workers=workers, tell=tell, kept=kept)
+        comparisons = run_plan(wanted, workers=workers, progress=progress, kept=kept)
     figures = figures_of(wanted, comparisons)
     settings = {
         "seeds": comparisons[wanted.paper.key].seeds,

@@ -26,23 +26,23 @@ RESTART_GOAL, LIVE_GOAL = "<= 0.05", "<= 0.01"
 
 def figures_of(wanted: Plan, comparisons: Mapping[str, Comparison]) -> dict[str, Figure]:
     """Return figures by name, without those of parts that were not run.  Raises BenchError for a value that is not finite."""
-    found: dict[str, Figure | None] = {}
-    found.update(_paper(comparisons[wanted.paper.key]))
-    found["over_budget_count"] = figure(sum(_over_budget(comparisons)), "count", "<= 0")
+    figures: dict[str, Figure | None] = {}
+    figures.update(_paper(comparisons[wanted.paper.key]))
+    figures["over_budget_count"] = figure(sum(_over_budget(comparisons)), "count", "<= 0")
     for variation in wanted.variations:
         share = comparisons[variation.part.key].row(variation.label).adjustment_time_share
         if variation.name == "restart of 30 s":
-            found["adjustment_time_share"] = _ratio(share, RESTART_GOAL)
+            figures["adjustment_time_share"] = _ratio(share, RESTART_GOAL)
         elif variation.name == "live resizing":
-            found["adjustment_time_share_live"] = _ratio(share, LIVE_GOAL)
+            figures["adjustment_time_share_live"] = _ratio(share, LIVE_GOAL)
     if wanted.crash_loop is not None:
         cost = cost_of_headline(wanted.crash_loop, comparisons[wanted.crash_loop.key])
-        found["crash_loop_restarts_count"] = figure(cost.restarts, "count", CRASH_LOOP_GOAL)
-        found["crash_loop_useful_work_share"] = figure(cost.useful, "ratio")
+        figures["crash_loop_restarts_count"] = figure(cost.restarts, "count", CRASH_LOOP_GOAL)
+        figures["crash_loop_useful_work_share"] = figure(cost.useful, "ratio")
     for part in wanted.traces:
         of_part = {TUNED: _tuned, EVENTS: _events}.get(part.key, _trace)
-        found.update(of_part(part, comparisons[part.key]))
-    return {name: one for name, one in found.items() if one is not None}
+        figures.update(of_part(part, comparisons[part.key]))
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _paper(comparison: Comparison) -> Iterator[tuple[str, Figure | None]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, Job, Part, in_rounds, telling
+from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, Job, Part, declaring, in_rounds
 from dorm_lab.workloads import paper
 from replay.simulator.contenders import STATIC_COUNTS, Contender, with_timings
 from replay.simulator.scenario import Scenario, Tasks
@@ -92,8 +92,8 @@ def part(
 
 
 def _scenario(workload: Workload, contender: Contender, apps: int | None, timings: Timings | None) -> Scenario:
-    told = tuple(telling(app) for app in workload.apps[:apps])
-    scenario = contender.of(in_rounds(Scenario(apps=told, nodes=workload.nodes), contender, ROUND_S))
+    apps_ = tuple(declaring(app) for app in workload.apps[:apps])
+    scenario = contender.of(in_rounds(Scenario(apps=apps_, nodes=workload.nodes), contender, ROUND_S))
     return scenario if timings is None else with_timings(scenario, timings)
 
 

@@ -19,7 +19,7 @@ HEADLINE = "dorm 0.1/0.1"
 """The setting of (θ1, θ2) whose figures represent Dorm: of the paper's three, the one that both bounds restrict most.  Chosen
 before anything was run."""
 SPEED = "dorm-speed"
-"""The policy that is told speeds and remaining work, with its default parameters."""
+"""The policy that knows speeds and remaining work, with its default parameters."""
 TUNED, EVENTS = "pollux_tuned", "pollux_events"
 """The part in which policies choose batch sizes, and the part that decides when something happens, and not in rounds."""
 RIVALS = ("fifo", "srtf", "drf", "gavel", "themis", "shockwave", "market")
@@ -42,7 +42,7 @@ class Part(msgspec.Struct, frozen=True):
     """Prefix of its files and figures."""
     title: str
     jobs: tuple[Job, ...]
-    """For each contender its seeds, in the same order."""
+    """Jobs of each contender with its seeds, in the same order."""
     base: str
     every_s: float = 60.0
     """Seconds between two samples."""
@@ -54,13 +54,13 @@ class Part(msgspec.Struct, frozen=True):
 
     def comparison(self, runs: list[Run]) -> Comparison:
         """Return the comparison; `runs` are in the order of the jobs."""
-        found: dict[str, tuple[Run, ...]] = {}
+        by_label: dict[str, tuple[Run, ...]] = {}
         tasks: dict[str, float] = {}
         for job, run in zip(self.jobs, runs, strict=True):
-            found[job.label] = (*found.get(job.label, ()), run)
+            by_label[job.label] = (*by_label.get(job.label, ()), run)
             if job.scenario.tasks is not None:
                 tasks[job.label] = 1 - job.scenario.tasks.efficiency
-        return Comparison(self.title, found, base=self.base, window_s=self.window_s, tasks=tasks)
+        return Comparison(self.title, by_label, base=self.base, window_s=self.window_s, tasks=tasks)
 
 
 def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scenario:
@@ -71,7 +71,7 @@ def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scena
     return msgspec.structs.replace(scenario, rounds=Rounds(period_s, always=True), quiet_s=0.0)
 
 
-def telling(app: SimulatedApp) -> SimulatedApp:
+def declaring(app: SimulatedApp) -> SimulatedApp:
     """Return the app with its work and speed declared: the input of `optimus` and `dorm-speed`, oracles as in Pollux's
     comparison (OSDI 2021, §5.1).  Other policies ignore it."""
     low, high = app.spec.n_min, app.spec.n_max

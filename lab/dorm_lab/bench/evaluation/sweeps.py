@@ -37,8 +37,7 @@ _STRIDE = 0.6180339887498949
 """Steps of the golden section spread any part of the apps evenly over the workload."""
 
 _WIDE = (Contender(SPEED, "dorm-speed"), Contender("sia, fixed", "sia"))
-"""Of the two policies that weigh goodput, the faster one: the search of `pollux` would take half of the time of both
-sweeps."""
+"""The faster one of the two policies that weigh goodput: the search of `pollux` would take half of the time of both sweeps."""
 _OTHERS: tuple[tuple[Contender, Bounds], ...] = (
     (Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "requested"),
     (Contender("tiresias", "tiresias"), "rigid"),
@@ -47,7 +46,7 @@ _OTHERS: tuple[tuple[Contender, Bounds], ...] = (
 
 class Sweep(msgspec.Struct, frozen=True):
     part: Part
-    """Its seeds are the values."""
+    """Part whose seeds are the values."""
     values: tuple[float, ...]
     axis: str
     log: bool = False
@@ -59,7 +58,7 @@ def restart_cost(folder: Path, quick: bool) -> Sweep | None:
         return None
     costs = RESTARTS_S[:: 3 if quick else 1]
     jobs = []
-    for contender, bounds in (*((one, "wide") for one in _WIDE), *_OTHERS):
+    for contender, bounds in (*((contender_, "wide") for contender_ in _WIDE), *_OTHERS):
         base = _scenario(workload, contender, bounds)
         for cost_s in costs:
             timings = Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=cost_s, resume_s=cost_s)
@@ -78,7 +77,7 @@ def elastic_apps(folder: Path, quick: bool) -> Sweep | None:
     if workload is None:
         return None
     jobs = []
-    for contender, bounds in (*((one, "wide") for one in _WIDE), *_OTHERS):
+    for contender, bounds in (*((contender_, "wide") for contender_ in _WIDE), *_OTHERS):
         for share in ELASTIC:
             mixed = tuple(
                 bounded(app, bounds if (place * _STRIDE) % 1.0 < share else "rigid")
@@ -112,15 +111,15 @@ def block(sweep: Sweep, comparison: Comparison) -> Iterator[Block]:
     """Yield this sweep's blocks of the report: mean completion by value."""
     yield Heading(sweep.part.title)
     yield Bullets(sweep.part.about)
-    found = {label: [run.mean_completion_s for run in runs] for label, runs in comparison.runs.items()}
+    means = {label: [run.mean_completion_s for run in runs] for label, runs in comparison.runs.items()}
     rows = tuple(
-        (value, *("-" if done[place] is None else seconds(done[place] or 0.0) for done in found.values()))
+        (value, *("-" if done[place] is None else seconds(done[place] or 0.0) for done in means.values()))
         for place, value in enumerate(sweep.part.seeds)
     )
     yield Table((sweep.axis, *comparison.labels), rows)
     lines = {
         label: tuple((x, y) for x, y in zip(sweep.values, done, strict=True) if y is not None)
-        for label, done in found.items()
+        for label, done in means.items()
     }
     yield Curves(sweep.part.title, sweep.part.key, lines, x=sweep.axis, y="mean completion, s", log=sweep.log)
 

@@ -10,7 +10,7 @@ from dorm_lab.bench.evaluation.figures import mean_restarts, workload_6
 from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, TUNED
 from dorm_lab.bench.evaluation.sweeps import block as sweep_block
 from dorm_lab.compare import report
-from dorm_lab.compare.report import Bullets, Figures, Heading, Table, Text, percent, plain, times, words
+from dorm_lab.compare.report import Bullets, Figures, Heading, Table, Text, percent, plain, summary, times
 from dorm_lab.compare.yardstick import DIFFERENCES, PUBLISHED
 from events.instants import table_seconds as seconds
 from replay.simulator.outcome import LONG_S
@@ -34,7 +34,7 @@ LEVEL = 0.01
 def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) -> list[Block]:
     """Return the whole report."""
     paper = comparisons[wanted.paper.key]
-    found: list[Block] = [
+    made: list[Block] = [
         Heading("Evaluation of Dorm", 1),
         Text(
             "Every run is a simulation in virtual time by the core that runs live: the same fold, the same decisions, "
@@ -45,25 +45,25 @@ def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) ->
         Heading("Goals and figures"),
         _goals(done.figures),
     ]
-    found += _part(wanted.paper, paper)
-    found += _sensitivity(wanted.variations, comparisons)
+    made += _part(wanted.paper, paper)
+    made += _sensitivity(wanted.variations, comparisons)
     if wanted.crash_loop is not None:
-        found += crash_loop_block(wanted.crash_loop, comparisons[wanted.crash_loop.key])
+        made += crash_loop_block(wanted.crash_loop, comparisons[wanted.crash_loop.key])
     for part in wanted.traces:
-        found += _part(part, comparisons[part.key])
+        made += _part(part, comparisons[part.key])
         if part.key in ("pollux", TUNED):
-            found += _yardstick(part, comparisons[part.key])
+            made += _yardstick(part, comparisons[part.key])
     for sweep in wanted.sweeps:
-        found += sweep_block(sweep, comparisons[sweep.part.key])
-    found += _adjustments(wanted, comparisons)
-    found += _finish_times(wanted, comparisons)
+        made += sweep_block(sweep, comparisons[sweep.part.key])
+    made += _adjustments(wanted, comparisons)
+    made += _finish_times(wanted, comparisons)
     if wanted.missing or wanted.left_out:
-        found.append(Heading("Not run"))
+        made.append(Heading("Not run"))
     if wanted.missing:
-        found.append(Text(f"Traces that were not given: {', '.join(wanted.missing)}."))
+        made.append(Text(f"Traces that were not given: {', '.join(wanted.missing)}."))
     if wanted.left_out:
-        found.append(Text(f"Left out (`--without`): {'; '.join(wanted.left_out)}."))
-    return found
+        made.append(Text(f"Left out (`--without`): {'; '.join(wanted.left_out)}."))
+    return made
 
 
 def _goals(figures: Mapping[str, Figure]) -> Table:
@@ -71,12 +71,12 @@ def _goals(figures: Mapping[str, Figure]) -> Table:
     rows = (
         (
             name,
-            f"{one.value:,.4g}" if one.value < 1000 else f"{one.value:,.0f}",
-            one.unit,
-            one.goal or "",
-            reached[one.reached],
+            f"{value.value:,.4g}" if value.value < 1000 else f"{value.value:,.0f}",
+            value.unit,
+            value.goal or "",
+            reached[value.reached],
         )
-        for name, one in figures.items()
+        for name, value in figures.items()
     )
     return Table(("figure", "value", "unit", "goal", "reached"), tuple(rows))
 
@@ -100,19 +100,13 @@ def _part(part: Part, comparison: Comparison) -> Iterator[Block]:
 
 def _queue(comparison: Comparison) -> Iterator[Block]:
     """Warn the reader that a few short apps dominate a mean of ratios."""
-    mine = comparison.row(_headline(comparison))
+    row = comparison.row(_headline(comparison))
     base = comparison.row(comparison.base) if comparison.base in comparison.runs else None
-    if (
-        base is None
-        or mine.speed_up is None
-        or mine.speed_up.mean < LARGE
-        or base.wait_s is None
-        or mine.wait_s is None
-    ):
+    if base is None or row.speed_up is None or row.speed_up.mean < LARGE or base.wait_s is None or row.wait_s is None:
         return
     yield Text(
-        f"Speed-ups as large as {times(mine.speed_up.mean)} come from short apps that wait behind others: the mean wait "
-        f"is {seconds(base.wait_s.mean)} under {base.label} and {seconds(mine.wait_s.mean)} under {mine.label}. The ratio of "
+        f"Speed-ups as large as {times(row.speed_up.mean)} come from short apps that wait behind others: the mean wait "
+        f"is {seconds(base.wait_s.mean)} under {base.label} and {seconds(row.wait_s.mean)} under {row.label}. The ratio of "
         "mean completion times says more."
     )
 
@@ -131,22 +125,22 @@ class Verdict(NamedTuple):
 
 
 def _verdicts(comparison: Comparison) -> Iterator[tuple[str, list[Verdict]]]:
-    mine = comparison.row(_headline(comparison))
+    own = comparison.row(_headline(comparison))
     for label in comparison.labels:
         if label.startswith("dorm"):
             continue
-        its = comparison.row(label)
+        rival = comparison.row(label)
         yield (
             label,
             [
-                _verdict(comparison, figure, mine, its, more_is_better=figure == "utilization")
+                _verdict(comparison, figure, own, rival, more_is_better=figure == "utilization")
                 for figure in ("utilization", "fairness_loss", "completion_s")
             ],
         )
 
 
-def _verdict(comparison: Comparison, figure: str, mine: Row, its: Row, *, more_is_better: bool) -> Verdict:
-    a, b = getattr(mine, figure), getattr(its, figure)
+def _verdict(comparison: Comparison, figure: str, own: Row, rival: Row, *, more_is_better: bool) -> Verdict:
+    a, b = getattr(own, figure), getattr(rival, figure)
     if a is None or b is None:
         return Verdict("not measured", "")
     if abs(a.mean - b.mean) <= LEVEL * max(abs(a.mean), abs(b.mean)):
@@ -157,18 +151,18 @@ def _verdict(comparison: Comparison, figure: str, mine: Row, its: Row, *, more_i
     if ahead:
         return Verdict(f"ahead, {amount}", "")
     name = {"utilization": "utilization", "fairness_loss": "fairness loss", "completion_s": "mean completion"}[figure]
-    return Verdict(f"behind, {amount}", f"Behind {its.label} in {name}: {_why(comparison, figure, mine, its)}")
+    return Verdict(f"behind, {amount}", f"Behind {rival.label} in {name}: {_why(comparison, figure, own, rival)}")
 
 
-def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
+def _why(comparison: Comparison, figure: str, own: Row, rival: Row) -> str:
     """Explain how the other policy works, if that causes the difference."""
-    share = comparison.tasks.get(its.label, 0.0)
-    if figure == "utilization" and share and mine.utilization and its.utilization:
-        useful = its.utilization.mean * (1 - share)
+    share = comparison.tasks.get(rival.label, 0.0)
+    if figure == "utilization" and share and own.utilization and rival.utilization:
+        useful = rival.utilization.mean * (1 - share)
         return (
             f"its slots count as used while they launch tasks, which takes {percent(share)} of their time. Without "
-            f"launches, its {plain(its.utilization.mean)} become {plain(useful)}, against "
-            f"{plain(mine.utilization.mean)}."
+            f"launches, its {plain(rival.utilization.mean)} become {plain(useful)}, against "
+            f"{plain(own.utilization.mean)}."
         )
     reasons = {
         ("utilization", "static"): "fixed partitions keep apps for longer, so more of them hold resources at the same time.",
@@ -201,9 +195,9 @@ def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
         "apps wait longer instead (see the worst ρ).",
         ("completion_s", "task-level"): "its adjustments are free, so it follows every arrival and departure at once.",
     }  # fmt: skip
-    found = reasons.get((figure, its.label))
-    adjusted = f"Adjustments there: {words(its.adjustments)}, here: {words(mine.adjustments)}."
-    return f"likely because {found} {adjusted}" if found else f"the runs show no single cause. {adjusted}"
+    reason = reasons.get((figure, rival.label))
+    adjusted = f"Adjustments there: {summary(rival.adjustments)}, here: {summary(own.adjustments)}."
+    return f"likely because {reason} {adjusted}" if reason else f"the runs show no single cause. {adjusted}"
 
 
 def _sensitivity(variations: tuple[Variation, ...], comparisons: Mapping[str, Comparison]) -> Iterator[Block]:
@@ -221,12 +215,12 @@ def _sensitivity(variations: tuple[Variation, ...], comparisons: Mapping[str, Co
         rows.append(
             (
                 variation.name,
-                words(comparison.best_hour(variation.label, base, "utilization"), times),
-                words(comparison.ratio_of_means(variation.label, base, "utilization"), times),
-                words(comparison.ratio_of_means(base, variation.label, "fairness_loss"), times),
-                words(row.speed_up, times),
-                words(row.completion_s, seconds),
-                words(row.adjustment_time_share, percent),
+                summary(comparison.best_hour(variation.label, base, "utilization"), times),
+                summary(comparison.ratio_of_means(variation.label, base, "utilization"), times),
+                summary(comparison.ratio_of_means(base, variation.label, "fairness_loss"), times),
+                summary(row.speed_up, times),
+                summary(row.completion_s, seconds),
+                summary(row.adjustment_time_share, percent),
             )
         )
     yield Table(
@@ -303,16 +297,16 @@ def _adjustments(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterato
         "own workloads, Sia (SOSP 2023) loses 12.1 % of the allocated time to restarts, and Gavel (OSDI 2020) 37 to 44 "
         "%, according to their public simulators."
     )
-    found = []
+    shares = []
     for part in (wanted.paper, *(v.part for v in wanted.variations if "tasks" not in v.part.key), *wanted.traces):
         comparison = comparisons[part.key]
         for label in comparison.labels:
             share = comparison.row(label).adjustment_time_share
             if share is not None and share.high > 0 and (part in wanted.traces or label == HEADLINE):
                 adjusted = comparison.row(label).adjustments
-                found.append((f"{part.title}: {label}", words(share, percent), words(adjusted)))
+                shares.append((f"{part.title}: {label}", summary(share, percent), summary(adjusted)))
     titles = {variation.part.title: variation.name for variation in wanted.variations}
-    rows = tuple((_named(name, titles), share, adjusted) for name, share, adjusted in found)
+    rows = tuple((_named(name, titles), share, adjusted) for name, share, adjusted in shares)
     yield Table(("run", "lost", "adjustments"), rows)
 
 
@@ -336,10 +330,10 @@ def _finish_times(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterat
             rows.append(
                 (
                     f"{part.title}: {label}",
-                    words(row.worst_finish_ratio),
-                    words(row.worst_long_finish_ratio),
-                    words(row.late_share, percent),
-                    words(row.unfair_share, percent),
+                    summary(row.worst_finish_ratio),
+                    summary(row.worst_long_finish_ratio),
+                    summary(row.late_share, percent),
+                    summary(row.unfair_share, percent),
                 )
             )
     yield Table(("run", "worst ρ", "worst ρ, long apps", "ρ > 1.01", "ρ > 1.1"), tuple(rows))
@@ -353,11 +347,11 @@ def _finish_times(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterat
 
 
 def _about_rho(comparison: Comparison) -> str:
-    mine, base = comparison.row(HEADLINE), comparison.row(comparison.base)
-    if mine.worst_finish_ratio is None or base.worst_finish_ratio is None:
+    own, base = comparison.row(HEADLINE), comparison.row(comparison.base)
+    if own.worst_finish_ratio is None or base.worst_finish_ratio is None:
         return "On the paper's workload it was not measured."
     return (
-        f"On the paper's workload Dorm's worst is {plain(mine.worst_finish_ratio.mean)}, static's "
+        f"On the paper's workload Dorm's worst is {plain(own.worst_finish_ratio.mean)}, static's "
         f"{plain(base.worst_finish_ratio.mean)}. If an app's n_max is less than its fair part of an idle cluster, "
         "its ρ can't be much below 1, and each start and each rounding to whole containers raises it. Weights affect "
         "every share, but no ρ. The ρ of task-level sharing includes launches of tasks, which an app alone would not need."

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm_lab.bench.evaluation.parts import EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
+from dorm_lab.bench.evaluation.parts import (
+    EVENTS,
+    HEADLINE,
+    RIVALS,
+    SPEED,
+    TUNED,
+    WIDE,
+    Job,
+    Part,
+    declaring,
+    in_rounds,
+)
 from dorm_lab.compare import yardstick
 from dorm_lab.workloads import by_name as workloads
 from dorm_lab.workloads import nodes as clusters
@@ -44,11 +55,11 @@ SHARE = 0.25
 QUICK = "limit=40"
 LOAD = 0.8
 """Mean demand as a part of the cluster."""
-TOLD = ("optimus", "dorm-speed")
-"""Policies that are told remaining work and speeds on the cluster traces."""
+DECLARED = ("optimus", "dorm-speed")
+"""Policies that know remaining work and speeds on the cluster traces."""
 GPUS = 8
-"""On each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX ATC 2019,
-§2)."""
+"""Number of GPUs on each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX
+ATC 2019, §2)."""
 
 
 def philly(folder: Path, quick: bool) -> Part | None:
@@ -96,15 +107,15 @@ def _week(key: str, title: str, jobs: tuple[Job, ...], about: tuple[str, ...]) -
 def _hurried(week: Workload, nodes: tuple[SimulatedNode, ...]) -> tuple[Workload, float]:
     """Compress the arrivals so that the demand is `LOAD` of the scarcest resource: a cluster with one node of each of the
     trace's many shapes already exceeds what a week of it needs.  Run times stay."""
-    asked: Counter[str] = Counter()
+    demanded: Counter[str] = Counter()
     has: Counter[str] = Counter()
     for app in week.apps:
         container_s = app.spec.n_min * app.work / app.speed.rate((app.spec.n_min,))
-        asked.update({kind: round(amount * container_s) for kind, amount in app.spec.resources().items()})
+        demanded.update({kind: round(amount * container_s) for kind, amount in app.spec.resources().items()})
     for node in nodes:
         has.update(node.capacity)
     span_s = max(1.0, week.apps[-1].at_s - week.apps[0].at_s)
-    load = max(asked[kind] / (span_s * has[kind]) for kind in asked if has[kind])
+    load = max(demanded[kind] / (span_s * has[kind]) for kind in demanded if has[kind])
     factor = max(1.0, LOAD / load) if load > 0 else 1.0
     apps = tuple(msgspec.structs.replace(app, at_s=round(app.at_s / factor, 3)) for app in week.apps)
     return msgspec.structs.replace(week, apps=apps), factor
@@ -121,8 +132,8 @@ def busiest_week(workload: Workload) -> tuple[Workload, float]:
     """Return the seven days with the most submissions, starting at a whole day of the trace, and their start (seconds)."""
     at = [app.at_s for app in workload.apps]
     days = range(int(at[-1] / DAY_S) + 1)
-    found = [(bisect_left(at, day * DAY_S + WEEK_S) - bisect_left(at, day * DAY_S), -day) for day in days]
-    begin = -max(found)[1] * DAY_S
+    weeks = [(bisect_left(at, day * DAY_S + WEEK_S) - bisect_left(at, day * DAY_S), -day) for day in days]
+    begin = -max(weeks)[1] * DAY_S
     apps = tuple(
         msgspec.structs.replace(app, at_s=app.at_s - begin)
         for app in workload.apps[bisect_left(at, begin) : bisect_left(at, begin + WEEK_S)]
@@ -141,7 +152,7 @@ def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[s
         idle_s=ROUNDS_S,
         progress_s=0.0,
     )
-    known = msgspec.structs.replace(usual, apps=tuple(telling(app) for app in week.apps), progress_s=ROUNDS_S)
+    known = msgspec.structs.replace(usual, apps=tuple(declaring(app) for app in week.apps), progress_s=ROUNDS_S)
     against = (
         Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}),
         Contender("static", "static", {"counts": counts}),
@@ -152,7 +163,11 @@ def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[s
         Contender(SPEED, "dorm-speed"),
     )
     return tuple(
-        Job(one.label, in_rounds(one.of(known if one.policy in TOLD else usual), one, ROUNDS_S)) for one in against
+        Job(
+            contender.label,
+            in_rounds(contender.of(known if contender.policy in DECLARED else usual), contender, ROUNDS_S),
+        )
+        for contender in against
     )
 
 
@@ -228,11 +243,11 @@ def pollux_events(folder: Path, quick: bool) -> Part | None:
         f"resize stops an app for {1000 * LIVE.resume_s:.0f} ms.",
     )
     title = "Pollux's workloads, batch sizes tuned, decisions at events"
-    found = _of_pollux(folder, quick, against, "tuned", key=EVENTS, title=title, base=SPEED, about=about)
-    if found is None:
+    part = _of_pollux(folder, quick, against, "tuned", key=EVENTS, title=title, base=SPEED, about=about)
+    if part is None:
         return None
-    jobs = tuple(msgspec.structs.replace(job, scenario=yardstick.at_events(job.scenario)) for job in found.jobs)
-    return msgspec.structs.replace(found, jobs=jobs)
+    jobs = tuple(msgspec.structs.replace(job, scenario=yardstick.at_events(job.scenario)) for job in part.jobs)
+    return msgspec.structs.replace(part, jobs=jobs)
 
 
 def _of_pollux(

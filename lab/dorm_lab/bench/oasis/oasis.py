@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dorm.bench.report import Figure, Report, Tell, this_machine
+from dorm.bench.report import Figure, Progress, Report, this_machine
 from dorm_lab.bench.oasis import rivals, workload
 from dorm_lab.bench.oasis.running import Done, run
 from dorm_lab.bench.oasis.workload import Sizes
@@ -50,13 +50,13 @@ class Measured(NamedTuple):
     interrupted: bool
 
 
-def bench_oasis(wanted: Wanted, *, tell: Tell) -> Measured:
+def bench_oasis(wanted: Wanted, *, progress: Progress) -> Measured:
     """Measure; interrupted, report what was measured until then."""
     figures: dict[str, Figure] = {}
     interrupted = False
     try:
-        for found in (_compared(wanted, tell), _scaled(wanted, tell), _ratios(wanted, tell)):
-            figures.update(found)
+        for measured in (_compared(wanted, progress), _scaled(wanted, progress), _ratios(wanted, progress)):
+            figures.update(measured)
     except KeyboardInterrupt:
         interrupted = True
     sizes = wanted.sizes
@@ -93,36 +93,36 @@ def _runs(cluster: Cluster, jobs: list[Job], seed: int) -> dict[str, Callable[[]
     }
 
 
-def _compared(wanted: Wanted, tell: Tell) -> Iterator[tuple[str, Figure]]:
+def _compared(wanted: Wanted, progress: Progress) -> Iterator[tuple[str, Figure]]:
     """Means over the seeds."""
-    found: dict[str, list[Done]] = {name: [] for name in SCHEDULERS}
+    runs: dict[str, list[Done]] = {name: [] for name in SCHEDULERS}
     for seed in range(wanted.seeds):
         cluster, jobs = workload.cluster(wanted.sizes), workload.jobs(wanted.sizes, seed)
         for name, measure in _runs(cluster, jobs, seed).items():
-            tell(f"{name}, seed {seed}")
-            found[name].append(measure())
-    for name, done in found.items():
-        yield f"{name}_utility", Figure(_mean(one.utility for one in done), "utility")
-        yield f"{name}_done_jobs", Figure(_mean(one.jobs for one in done), "jobs")
-        yield f"{name}_completion_slots", Figure(_mean(one.mean_slots for one in done), "slots")
-        yield f"{name}_decision_mean_s", Figure(_mean(one.decision_s for one in done), "s")
-        yield f"{name}_decision_max_s", Figure(max(one.longest_s for one in done), "s")
+            progress(f"{name}, seed {seed}")
+            runs[name].append(measure())
+    for name, done in runs.items():
+        yield f"{name}_utility", Figure(_mean(run.utility for run in done), "utility")
+        yield f"{name}_done_jobs", Figure(_mean(run.jobs for run in done), "jobs")
+        yield f"{name}_completion_slots", Figure(_mean(run.mean_slots for run in done), "slots")
+        yield f"{name}_decision_mean_s", Figure(_mean(run.decision_s for run in done), "s")
+        yield f"{name}_decision_max_s", Figure(max(run.longest_s for run in done), "s")
 
 
-def _scaled(wanted: Wanted, tell: Tell) -> Iterator[tuple[str, Figure]]:
+def _scaled(wanted: Wanted, progress: Progress) -> Iterator[tuple[str, Figure]]:
     for sizes in wanted.scales:
-        tell(f"{sizes.jobs} jobs, {sizes.machines} machines, {sizes.slots} slots")
+        progress(f"{sizes.jobs} jobs, {sizes.machines} machines, {sizes.slots} slots")
         done = oasis(workload.cluster(sizes), workload.jobs(sizes, 0))
         name = f"oasis_{sizes.jobs}_jobs_{sizes.machines}_machines_{sizes.slots}_slots"
         yield f"{name}_decision_mean_s", Figure(done.decision_s, "s")
         yield f"{name}_decision_max_s", Figure(done.longest_s, "s")
 
 
-def _ratios(wanted: Wanted, tell: Tell) -> Iterator[tuple[str, Figure]]:
+def _ratios(wanted: Wanted, progress: Progress) -> Iterator[tuple[str, Figure]]:
     """The optimum divided by OASiS's result, for instances whose optimum is proven, and 2α."""
     ratios, proven = [], []
     for seed in range(wanted.small):
-        tell(f"optimum of instance {seed}")
+        progress(f"optimum of instance {seed}")
         cluster, jobs = workload.small(seed)
         best, outcome = optimum(cluster, jobs), run_online(cluster, jobs)
         if best.proven and outcome.utility > 0:
@@ -135,7 +135,7 @@ def _ratios(wanted: Wanted, tell: Tell) -> Iterator[tuple[str, Figure]]:
     yield "ratio_bound_least", Figure(min(proven), "ratio")
     yield (
         "ratio_below_bound_share",
-        Figure(_mean(one <= most for one, most in zip(ratios, proven, strict=True)), "ratio", ">= 1"),
+        Figure(_mean(ratio <= most for ratio, most in zip(ratios, proven, strict=True)), "ratio", ">= 1"),
     )
     yield "ratio_instances", Figure(len(ratios), "instances")
 

@@ -76,7 +76,10 @@ class Drf:
         rooms = Rooms(self._cluster)
         open_jobs = list(alive)
         while open_jobs:
-            job = min(open_jobs, key=lambda one: (self._dominant(one, counts[one.id]), one.arrival, one.id))
+            job = min(
+                open_jobs,
+                key=lambda open_job: (self._dominant(open_job, counts[open_job.id]), open_job.arrival, open_job.id),
+            )
             more = self._one_more(rooms, job, counts[job.id])
             if more is None:
                 open_jobs.remove(job)
@@ -100,8 +103,8 @@ class Drf:
         return max(parts)
 
 
-def _added(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
-    return {machine: one.get(machine, 0) + other.get(machine, 0) for machine in sorted({*one, *other})}
+def _added(left: dict[int, int], right: dict[int, int]) -> dict[int, int]:
+    return {machine: left.get(machine, 0) + right.get(machine, 0) for machine in sorted({*left, *right})}
 
 
 class Rrh:
@@ -168,7 +171,7 @@ class DormItself:
         rooms, shares = Rooms(self._cluster), dict[str, Share]()
         for job in alive:
             workers = {int(node[1:]): count for node, count in counts.get(job.id, {}).items()}
-            while workers and (servers := rooms.servers_beside(job, sum(workers.values()))) is None:
+            while workers and (servers := rooms.servers_near(job, sum(workers.values()))) is None:
                 last = max(workers)
                 workers = {**workers, last: workers[last] - 1} if workers[last] > 1 else _without(workers, last)
             if workers:
@@ -183,4 +186,4 @@ class DormItself:
 
 
 def _without(workers: dict[int, int], machine: int) -> dict[int, int]:
-    return {one: count for one, count in workers.items() if one != machine}
+    return {other: count for other, count in workers.items() if other != machine}

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Done(NamedTuple):
     utility: float
     jobs: int
-    """How many jobs were done within the horizon."""
+    """Number of jobs that were done within the horizon."""
     mean_slots: float
-    """From arrival to end, of those."""
+    """Slots of those from arrival to end."""
     decision_s: float
     """The mean time of one decision."""
     longest_s: float
@@ -113,7 +113,7 @@ class Rooms:
         self.take(job, share)
         return share
 
-    def servers_beside(self, job: Job, workers: int) -> dict[int, int] | None:
+    def servers_near(self, job: Job, workers: int) -> dict[int, int] | None:
         """Return a place for the parameter servers of workers that are placed, not taken yet; None if there is none."""
         servers = job.servers_for(workers)
         return None if servers > workers else self._in_turns(1, self.servers, job.server, servers)
@@ -124,13 +124,13 @@ class Rooms:
         fits = np.floor_divide(room[:, needed], each[needed]).min(axis=1).astype(np.int64)
         if int(fits.sum()) < count:
             return None
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         machine = self._turn[group]
         while count:
             if fits[machine] > 0:
-                found[machine] = found.get(machine, 0) + 1
+                counts[machine] = counts.get(machine, 0) + 1
                 fits[machine] -= 1
                 count -= 1
             machine = (machine + 1) % len(room)
         self._turn[group] = machine
-        return found
+        return counts

@@ -34,7 +34,7 @@ WORKERS, SERVERS = (8, 32, 488, 1000), (0, 36, 60, 1000)
 class Sizes(NamedTuple):
     jobs: int = 100
     machines: int = 50
-    """Of each group."""
+    """Number of machines of each group."""
     slots: int = 100
 
 
@@ -51,7 +51,7 @@ def jobs(sizes: Sizes, seed: int) -> list[Job]:
 
 def _job(chance: random.Random, name: str, arrival: int) -> Job:
     while True:
-        one = Job(
+        job = Job(
             id=name,
             arrival=arrival,
             epochs=chance.randint(50, 200),
@@ -65,8 +65,8 @@ def _job(chance: random.Random, name: str, arrival: int) -> Job:
             server=(0, chance.randint(1, 10), chance.randint(2, 32), chance.randint(5, 10)),
             utility=_utility(chance),
         )
-        if one.work(SLOT_S) <= LATEST_TARGET * min(one.chunks, MOST_FIXED):
-            return one
+        if job.work(SLOT_S) <= LATEST_TARGET * min(job.chunks, MOST_FIXED):
+            return job
 
 
 def _utility(chance: random.Random) -> Utility:

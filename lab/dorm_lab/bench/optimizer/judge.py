@@ -18,11 +18,11 @@ class Served(NamedTuple):
     lost: int
     """n_min of apps that ran and are stopped."""
     aged: tuple[bool, ...]
-    """For each app that has waited beyond the policy's patience, by arrival: whether it still waits."""
+    """Apps that have waited beyond the policy's patience, by arrival: True for one that still waits."""
     waiting: int
     """n_min of apps that wait."""
     order: tuple[bool, ...]
-    """For each app, those that ran first, then by arrival: whether it gets nothing."""
+    """Apps, those that ran first, then by arrival: True for one that gets nothing."""
 
 
 def served(problem: Problem, short: Collection[str], patience_s: float) -> Served:
@@ -57,20 +57,20 @@ def faults(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> list[st
         return ["its apps are not those of the problem"]
     nodes = {node.id: node for node in problem.nodes if not node.drained}
     free = {name: dict(node.capacity) for name, node in nodes.items()}
-    found = []
+    broken = []
     for app in problem.apps:
         given = counts[app.id]
         if app.pinned and given != app.current:
-            found.append(f"app {app.id} is in the middle of an adjustment and was changed")
+            broken.append(f"app {app.id} is in the middle of an adjustment and was changed")
         if not app.pinned:
-            found += _faults_of(app, given, nodes)
+            broken += _faults_of(app, given, nodes)
         for node, count in given.items():
             for kind, amount in app.demand.items():
                 if amount and node in free:
                     free[node][kind] = free[node].get(kind, 0) - amount * count
     for name, room in free.items():
-        found += [f"node {name} is given {-left} more {kind} than it has" for kind, left in room.items() if left < 0]
-    return found
+        broken += [f"node {name} is given {-left} more {kind} than it has" for kind, left in room.items() if left < 0]
+    return broken
 
 
 def _faults_of(app: AppDemand, given: Mapping[str, int], nodes: Mapping[str, NodeRoom]) -> Iterator[str]:

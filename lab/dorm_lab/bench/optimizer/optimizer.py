@@ -45,14 +45,14 @@ from events.errors import code_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from dorm.policies.problem import Allocation, Problem
 
 
 EXACT = "dorm-exact"
 
 
-def bench_optimizer(run: Run, *, tell: Tell, plot: Path | None = None) -> tuple[Report, bool]:
+def bench_optimizer(run: Run, *, progress: Progress, plot: Path | None = None) -> tuple[Report, bool]:
     """Measure one size.  The flag is set if Ctrl-C ended it early; then the figures cover the events measured so far.
 
     Raises BenchError for an unknown policy or invalid parameters, an answer that breaks a rule, and if nothing was measured.
@@ -61,7 +61,7 @@ def bench_optimizer(run: Run, *, tell: Tell, plot: Path | None = None) -> tuple[
 
     check(run, plot)
     machine = this_machine()
-    samples = measure(run, tell)
+    samples = measure(run, progress)
     report = Report(bench="optimizer", machine=machine, settings=settings(samples), figures=figures(samples))
     if plot is not None:
         plot_run(samples, plot)
@@ -80,30 +80,30 @@ def check(run: Run, plot: Path | None) -> None:
     check_plot(plot)
 
 
-def measure(run: Run, tell: Tell) -> Samples:
+def measure(run: Run, progress: Progress) -> Samples:
     """Play, then solve again.  Ctrl-C ends it with the samples so far."""
     samples = Samples(run)
     total = run.sequences * (run.events + 1)
     try:
         with contextlib.closing(items_of([(play, (run,))])) as stream:
-            for one in stream:
-                samples.played.append(one)
-                tell(f"{run}: event {len(samples.played)} of {total}, {one.event}, {one.cpu_s:.3g} s")
+            for played in stream:
+                samples.played.append(played)
+                progress(f"{run}: event {len(samples.played)} of {total}, {played.event}, {played.cpu_s:.3g} s")
         if run.against == "exact":
-            _solve_again(samples, tell)
+            _solve_again(samples, progress)
     except KeyboardInterrupt:
         samples.interrupted = True
     return samples
 
 
-def _solve_again(samples: Samples, tell: Tell) -> None:
-    tasks = [(index, one.task) for index, one in enumerate(samples.played) if one.task is not None]
+def _solve_again(samples: Samples, progress: Progress) -> None:
+    tasks = [(index, played.task) for index, played in enumerate(samples.played) if played.task is not None]
     workers = min(processors(), len(tasks))
     works = [(solve, (samples.run, tasks[first::workers])) for first in range(workers)]
     with contextlib.closing(items_of(works)) as stream:
-        for one in stream:
-            samples.solved[one.index] = one
-            tell(f"{samples.run}: reference {len(samples.solved)} of {len(tasks)}, {one.cpu_s:.3g} s")
+        for solved in stream:
+            samples.solved[solved.index] = solved
+            progress(f"{samples.run}: reference {len(samples.solved)} of {len(tasks)}, {solved.cpu_s:.3g} s")
 
 
 # Run in separate processes
@@ -215,50 +215,52 @@ def figures(samples: Samples) -> dict[str, Figure]:
     if not events:
         raise BenchError("it was stopped before the first event", code="bench.stopped")
     cpu = [event.cpu_s for event in events]
-    found = spread("event", cpu)
-    found["event_p50_s"] = figure(percentile(cpu, 50), "s", goal.p50_s)
-    found["event_p95_s"] = figure(percentile(cpu, 95), "s", goal.p95_s)
-    found["event_max_s"] = figure(max(cpu), "s")
-    found["event_wall_p50_s"] = figure(percentile([event.wall_s for event in events], 50), "s")
-    found["cold_start_s"] = figure(percentile([one.cpu_s for one in samples.played if one.number == 1], 50), "s")
-    found |= _gaps(samples, goal)
-    budgets = [one for one in samples.played if one.loss_budget > 0]
-    found["excess_mean"] = figure(_mean([one.answer.excess for one in samples.played]), "share")
+    figures_ = spread("event", cpu)
+    figures_["event_p50_s"] = figure(percentile(cpu, 50), "s", goal.p50_s)
+    figures_["event_p95_s"] = figure(percentile(cpu, 95), "s", goal.p95_s)
+    figures_["event_max_s"] = figure(max(cpu), "s")
+    figures_["event_wall_p50_s"] = figure(percentile([event.wall_s for event in events], 50), "s")
+    figures_["cold_start_s"] = figure(
+        percentile([played.cpu_s for played in samples.played if played.number == 1], 50), "s"
+    )
+    figures_ |= _gaps(samples, goal)
+    budgets = [played for played in samples.played if played.loss_budget > 0]
+    figures_["excess_mean"] = figure(_mean([played.answer.excess for played in samples.played]), "share")
     if budgets:
-        found["loss_over_budget_max"] = figure(max(budget.loss / budget.loss_budget for budget in budgets), "ratio")
-    found["changed_apps_mean"] = figure(_mean([event.changed for event in events]), "apps")
-    found["moves_mean"] = figure(_mean([event.moved for event in events]), "containers")
-    if divisions := [one.division for one in samples.played if one.division is not None]:
-        found["efficiency_mean"] = figure(_mean([division.efficiency for division in divisions]), "ratio")
-        found["utility_uniformity_mean"] = figure(_mean([division.uniformity for division in divisions]), "ratio")
-        found["envy_freeness_mean"] = figure(_mean([division.envy_freeness for division in divisions]), "ratio")
-        found["content_apps_mean"] = figure(_mean([division.content for division in divisions]), "ratio")
-    found["instances"] = figure(len(samples.played), "instances")
-    found["peak_memory_mb"] = figure(max(one.peak_mb for one in samples.played), "MiB")
-    return found
+        figures_["loss_over_budget_max"] = figure(max(budget.loss / budget.loss_budget for budget in budgets), "ratio")
+    figures_["changed_apps_mean"] = figure(_mean([event.changed for event in events]), "apps")
+    figures_["moves_mean"] = figure(_mean([event.moved for event in events]), "containers")
+    if divisions := [played.division for played in samples.played if played.division is not None]:
+        figures_["efficiency_mean"] = figure(_mean([division.efficiency for division in divisions]), "ratio")
+        figures_["utility_uniformity_mean"] = figure(_mean([division.uniformity for division in divisions]), "ratio")
+        figures_["envy_freeness_mean"] = figure(_mean([division.envy_freeness for division in divisions]), "ratio")
+        figures_["content_apps_mean"] = figure(_mean([division.content for division in divisions]), "ratio")
+    figures_["instances"] = figure(len(samples.played), "instances")
+    figures_["peak_memory_mb"] = figure(max(played.peak_mb for played in samples.played), "MiB")
+    return figures_
 
 
 def _gaps(samples: Samples, goal: Goals) -> dict[str, Figure]:
-    found = {}
+    figures_ = {}
     if gaps := samples.gaps_to_exact():
-        found["gap_to_exact_mean"] = figure(_mean(gaps), "ratio", goal.to_exact_mean)
-        found["gap_to_exact_p95"] = figure(percentile(gaps, 95), "ratio")
-        found["gap_to_exact_p99"] = figure(percentile(gaps, 99), "ratio", goal.to_exact_p99)
-        found["gap_to_exact_max"] = figure(max(gaps), "ratio")
+        figures_["gap_to_exact_mean"] = figure(_mean(gaps), "ratio", goal.to_exact_mean)
+        figures_["gap_to_exact_p95"] = figure(percentile(gaps, 95), "ratio")
+        figures_["gap_to_exact_p99"] = figure(percentile(gaps, 99), "ratio", goal.to_exact_p99)
+        figures_["gap_to_exact_max"] = figure(max(gaps), "ratio")
     if solved := samples.solved.values():
-        found["missed_n_min_count"] = figure(samples.missed, "instances", goal.missed)
-        found["missed_floor_count"] = figure(samples.missed_floors, "instances")
-        found["unlike_instances"] = figure(len(samples.unlike), "instances")
-        proven = sum(one.answer.status == "optimal" for one in solved)
-        found["reference_instances"] = figure(len(solved), "instances")
-        found["reference_proven_instances"] = figure(proven, "instances")
-        own = [gap(one.answer.bound - one.answer.net, one.answer.bound) for one in solved]
-        found["reference_gap_mean"] = figure(_mean(own), "ratio")
-        found["reference_p50_s"] = figure(percentile([one.cpu_s for one in solved], 50), "s")
+        figures_["missed_n_min_count"] = figure(samples.missed, "instances", goal.missed)
+        figures_["missed_floor_count"] = figure(samples.missed_floors, "instances")
+        figures_["unlike_instances"] = figure(len(samples.unlike), "instances")
+        proven = sum(reference.answer.status == "optimal" for reference in solved)
+        figures_["reference_instances"] = figure(len(solved), "instances")
+        figures_["reference_proven_instances"] = figure(proven, "instances")
+        own = [gap(reference.answer.bound - reference.answer.net, reference.answer.bound) for reference in solved]
+        figures_["reference_gap_mean"] = figure(_mean(own), "ratio")
+        figures_["reference_p50_s"] = figure(percentile([reference.cpu_s for reference in solved], 50), "s")
     if gaps := samples.gaps_to_bound():
-        found["gap_to_bound_p50"] = figure(percentile(gaps, 50), "ratio", goal.to_bound_p50)
-        found["gap_to_bound_max"] = figure(max(gaps), "ratio")
-    return found
+        figures_["gap_to_bound_p50"] = figure(percentile(gaps, 50), "ratio", goal.to_bound_p50)
+        figures_["gap_to_bound_max"] = figure(max(gaps), "ratio")
+    return figures_
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -267,8 +269,8 @@ def _mean(values: Sequence[float]) -> float:
 
 def settings(samples: Samples) -> dict[str, Any]:
     """Return what was played: two runs that agree in both digests had the same problems and the same answers."""
-    kinds = [one.event for one in samples.played]
-    found = {
+    kinds = [played.event for played in samples.played]
+    settings_ = {
         **msgspec.to_builtins(samples.run),
         "reference": samples.run.against,
         "mix": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
@@ -277,5 +279,5 @@ def settings(samples: Samples) -> dict[str, Any]:
         "clock": "CPU time of the process that decides",
     }
     if samples.interrupted:
-        found["interrupted"] = True
-    return found
+        settings_["interrupted"] = True
+    return settings_

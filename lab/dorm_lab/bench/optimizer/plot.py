@@ -82,7 +82,7 @@ def _draw_costs(axes: Axes, all_samples: Sequence[Samples], places: Sequence[int
         values = [percentile(of_size, percent) for of_size in costs]
         _draw_line(axes, all_samples, places, values, marker=marker, color=color, label=f"p{percent}")
     for percent, color in ((50, _BLUE), (95, _ORANGE)):
-        promised = [(place, goals(one.run)) for place, one in zip(places, all_samples, strict=True)]
+        promised = [(place, goals(measured.run)) for place, measured in zip(places, all_samples, strict=True)]
         texts = [(place, goal.p50_s if percent == 50 else goal.p95_s) for place, goal in promised]
         points = [(place, _number(text)) for place, text in texts if text is not None]
         if points:
@@ -106,17 +106,17 @@ def _draw_costs(axes: Axes, all_samples: Sequence[Samples], places: Sequence[int
 def _draw_gaps(axes: Axes, all_samples: Sequence[Samples], places: Sequence[int]) -> None:
     from dorm.bench.report import percentile
 
-    exact = [(place, one.gaps_to_exact()) for place, one in zip(places, all_samples, strict=True)]
+    exact = [(place, samples.gaps_to_exact()) for place, samples in zip(places, all_samples, strict=True)]
     points = [(place, _percent(sum(gaps) / len(gaps))) for place, gaps in exact if gaps]
     if points:
         axes.plot(*zip(*points, strict=True), "s", color=_GREEN, label="to the exact bound, mean")
-    bound = [(place, one.gaps_to_bound()) for place, one in zip(places, all_samples, strict=True)]
+    bound = [(place, samples.gaps_to_bound()) for place, samples in zip(places, all_samples, strict=True)]
     for percent, marker, color in ((50, "o", _BLUE), (100, "^", _ORANGE)):
         points = [(place, _percent(percentile(gaps, percent))) for place, gaps in bound if gaps]
         if points:
             name = "median" if percent == 50 else "worst"
             axes.plot(*zip(*points, strict=True), marker, color=color, label=f"to its own bound, {name}")
-    promised = [(place, goals(one.run)) for place, one in zip(places, all_samples, strict=True)]
+    promised = [(place, goals(samples.run)) for place, samples in zip(places, all_samples, strict=True)]
     for color, name, texts in (
         (_GREEN, "goal for the mean", [(place, goal.to_exact_mean) for place, goal in promised]),
         (_BLUE, "goal for the median", [(place, goal.to_bound_p50) for place, goal in promised]),
@@ -143,12 +143,16 @@ def _draw_line(
 ) -> None:
     """Join the usual shapes by a line; random ones, which are harder, are drawn separately."""
     points = sorted(
-        (place, value) for place, value, one in zip(places, values, all_samples, strict=True) if one.run.shapes <= 3
+        (place, value)
+        for place, value, samples in zip(places, values, all_samples, strict=True)
+        if samples.run.shapes <= 3
     )
     if points:
         axes.plot(*zip(*points, strict=True), marker=marker, color=color, linewidth=1, label=label)
     others = [
-        (place, value) for place, value, one in zip(places, values, all_samples, strict=True) if one.run.shapes > 3
+        (place, value)
+        for place, value, samples in zip(places, values, all_samples, strict=True)
+        if samples.run.shapes > 3
     ]
     if others:
         axes.plot(

@@ -112,7 +112,7 @@ class Played(msgspec.Struct, frozen=True):
     changed: int
     moved: int
     digests: tuple[bytes, bytes]
-    """Of the problem and of the answer's counts."""
+    """Digests of the problem and of the answer's counts."""
     peak_mb: float
     """Peak memory of the process so far."""
     task: Task | None
@@ -143,7 +143,7 @@ class Samples:
     @property
     def events(self) -> list[Played]:
         """All but the cold starts."""
-        return [one for one in self.played if one.number > 1]
+        return [played for played in self.played if played.number > 1]
 
     @property
     def unlike(self) -> list[int]:
@@ -184,11 +184,11 @@ class Samples:
     def gaps_to_bound(self) -> list[float]:
         if self.run.against == "none":
             return []
-        return [gap(one.answer.bound - one.answer.net, one.answer.bound) for one in self.played]
+        return [gap(played.answer.bound - played.answer.net, played.answer.bound) for played in self.played]
 
     def digest(self, which: Literal[0, 1]) -> str:
         """Return the digest of all problems (0) or all answers (1)."""
-        return hashlib.sha256(b"".join(one.digests[which] for one in self.played)).hexdigest()
+        return hashlib.sha256(b"".join(played.digests[which] for played in self.played)).hexdigest()
 
 
 def gap_to_exact(ours: Answer, exact: Answer) -> float:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
 SIZES = (
     Run(apps=10, nodes=20, shapes=3, events=13, sequences=24),
@@ -54,7 +54,7 @@ def chosen_sizes(*, up_to: int, events: int | None = None, **changes: Any) -> li
     return runs
 
 
-def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) -> Scale:
+def bench_scale(runs: Sequence[Run], *, progress: Progress, plot: Path | None = None) -> Scale:
     """Measure each size in its own process, so that memory is by size.  After Ctrl-C return the sizes measured so far.
 
     Raises BenchError as `bench_optimizer` does.
@@ -66,7 +66,7 @@ def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) ->
     machine = this_machine()
     measured: list[Samples] = []
     for run in runs:
-        measured.append(measure(run, tell))
+        measured.append(measure(run, progress))
         if measured[-1].interrupted:
             break
     interrupted = measured[-1].interrupted
@@ -80,7 +80,11 @@ def bench_scale(runs: Sequence[Run], *, tell: Tell, plot: Path | None = None) ->
         machine=machine,
         settings={prefix(samples.run): settings(samples) for samples in measured}
         | ({"interrupted": True} if interrupted else {}),
-        figures={f"{prefix(run)}_{name}": one for run, found in sizes for name, one in found.items()}
+        figures={
+            f"{prefix(run)}_{name}": value
+            for run, measured_figures in sizes
+            for name, value in measured_figures.items()
+        }
         | _together([samples for samples in measured if samples.solved]),
     )
     if plot is not None:

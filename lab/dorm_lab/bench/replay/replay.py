@@ -33,7 +33,7 @@ from replay.audit.audit import verify
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
 
 GOALS = {
     "archive_fold_events_per_s": ">= 500000",
@@ -47,16 +47,16 @@ class Sizes(NamedTuple):
 
     records: int = 1_000_000
     large: int = 10_000_000
-    """Of the second log, for moments and memory; 0 for none."""
+    """Length of the second log, for moments and memory; 0 for none."""
     server: int = 200_000
-    """Of the log on a server; 0 for none."""
+    """Length of the log on a server; 0 for none."""
     passes: int = 3
     jumps: int = 20
     bare: int = 5
-    """How many moments are also looked up without snapshots."""
+    """Number of moments that are also looked up without snapshots."""
     bare_large: int = 2
     jobs: int = 0
-    """Of the audit that takes all processors, 0 for as many as there are."""
+    """Number of processes of the audit that takes all processors, 0 for as many as there are."""
     stretch: int = 10_000
 
 
@@ -71,11 +71,11 @@ class Done(NamedTuple):
     interrupted: bool
 
 
-def bench_replay(sizes: Sizes, *, tell: Tell) -> Done:
+def bench_replay(sizes: Sizes, *, progress: Progress) -> Done:
     """Measure part by part; after Ctrl-C return the figures measured so far.  Raises BenchError, and EmbeddedError if the
     server can't be started."""
     machine = this_machine()
-    bench = _Bench(sizes, tell)
+    bench = _Bench(sizes, progress)
     interrupted = False
     with tempfile.TemporaryDirectory(prefix="dorm-bench-") as folder:
         try:
@@ -89,9 +89,9 @@ def bench_replay(sizes: Sizes, *, tell: Tell) -> Done:
 
 
 class _Bench:
-    def __init__(self, sizes: Sizes, tell: Tell) -> None:
+    def __init__(self, sizes: Sizes, progress: Progress) -> None:
         self._sizes = sizes
-        self._tell = tell
+        self._progress = progress
         self.figures: dict[str, Figure] = {}
         self.settings: dict[str, Any] = {
             "event": "a record, or each fact in a round",
@@ -100,21 +100,21 @@ class _Bench:
         self._peaks: list[float] = []
 
     def measure(self, folder: Path) -> None:
-        sizes, tell = self._sizes, self._tell
-        tell("playing a cluster")
-        one = stretch(min(sizes.stretch, sizes.records))
-        self.settings["log"] = described(one)
-        per_record = self._archive(one, folder / "log.dorm")
-        self._verify(one)
+        sizes, progress = self._sizes, self._progress
+        progress("playing a cluster")
+        played = stretch(min(sizes.stretch, sizes.records))
+        self.settings["log"] = described(played)
+        per_record = self._archive(played, folder / "log.dorm")
+        self._verify(played)
         if sizes.server:
-            self._server(one, per_record)
+            self._server(played, per_record)
         if sizes.large:
-            self._large(one, folder / "large.dorm")
+            self._large(played, folder / "large.dorm")
 
-    def _archive(self, one: Stretch, path: Path) -> float:
+    def _archive(self, played: Stretch, path: Path) -> float:
         """Measure an archive; return events per record."""
         sizes = self._sizes
-        made = self._make(one, path, sizes.records)
+        made = self._make(played, path, sizes.records)
         self._figure("archive_bytes_per_event", made.bytes / made.events, "bytes")
         self._figure("archive_bytes_per_record", made.bytes / made.records, "bytes")
         passes = [item for item in self._apart(fold, path, sizes.passes) if isinstance(item, Pass)]
@@ -127,16 +127,16 @@ class _Bench:
         self._travel(path, sizes.records, sizes.bare)
         return made.events / made.records
 
-    def _large(self, one: Stretch, path: Path) -> None:
+    def _large(self, played: Stretch, path: Path) -> None:
         sizes = self._sizes
-        made = self._make(one, path, sizes.large)
+        made = self._make(played, path, sizes.large)
         self._travel(path, sizes.large, sizes.bare_large)
         (took,) = [item for item in self._apart(fold, path, 1) if isinstance(item, Pass)]
         self._figure(f"archive_fold_{label(sizes.large)}_events_per_s", made.events / took.cpu_s, "events/s")
         self._figure("peak_memory_mb", max(self._peaks), "MiB")
 
-    def _make(self, one: Stretch, path: Path, records: int) -> Made:
-        (made,) = [item for item in self._apart(make, one, path, records) if isinstance(item, Made)]
+    def _make(self, played: Stretch, path: Path, records: int) -> Made:
+        (made,) = [item for item in self._apart(make, played, path, records) if isinstance(item, Made)]
         self._peaks.append(made.peak_mb)
         self.settings[f"archive_{label(records)}"] = made._asdict()
         return made
@@ -148,12 +148,12 @@ class _Bench:
         if bare:
             self.figures |= spread(f"{name}_no_snapshots", [j.wall_s for j in jumps if not j.with_snapshots])
 
-    def _verify(self, one: Stretch) -> None:
+    def _verify(self, played: Stretch) -> None:
         """Verify the first stretch, whose decisions are real."""
         for jobs in sorted({1, self._sizes.jobs or processors()}):
-            self._tell(f"deciding again, {jobs} at a time")
+            self._progress(f"deciding again, {jobs} at a time")
             cpu, wall = time.process_time(), time.perf_counter()
-            report = asyncio.run(_audit(one, jobs))
+            report = asyncio.run(_audit(played, jobs))
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             if not report.good or report.not_checked:
                 raise BenchError(
@@ -167,16 +167,16 @@ class _Bench:
                 self.settings["verify"]["jobs"] = jobs
                 self._figure("verify_all_jobs_decisions_per_s", report.decisions_checked / wall, "decisions/s")
 
-    def _server(self, one: Stretch, events_per_record: float) -> None:
-        found = asyncio.run(bench_server(one, self._sizes.server, self._sizes.passes, self._tell))
+    def _server(self, played: Stretch, events_per_record: float) -> None:
+        measured = asyncio.run(bench_server(played, self._sizes.server, self._sizes.passes, self._progress))
         events = self._sizes.server * events_per_record
-        self._figure("jetstream_fold_events_per_s", events / found.cpu_s, "events/s")
-        self._figure("jetstream_fold_us", 1e6 * found.cpu_s / self._sizes.server, "us")
-        self._figure("jetstream_fold_wall_events_per_s", events / found.wall_s, "events/s")
-        self._figure("restart_s", found.restart_s, "s")
+        self._figure("jetstream_fold_events_per_s", events / measured.cpu_s, "events/s")
+        self._figure("jetstream_fold_us", 1e6 * measured.cpu_s / self._sizes.server, "us")
+        self._figure("jetstream_fold_wall_events_per_s", events / measured.wall_s, "events/s")
+        self._figure("restart_s", measured.restart_s, "s")
         self.settings["server"] = {
-            "records_after_snapshot": found.tail,
-            "bytes_per_record": round(found.bytes_per_record, 1),
+            "records_after_snapshot": measured.tail,
+            "bytes_per_record": round(measured.bytes_per_record, 1),
         }
 
     def _figure(self, name: str, value: float, unit: str) -> None:
@@ -186,15 +186,15 @@ class _Bench:
         """Yield what the function yields in a separate process, except its words and its memory."""
         for item in items_of([(function, arguments)]):
             if isinstance(item, str):
-                self._tell(item)
+                self._progress(item)
             elif isinstance(item, Memory):
                 self._peaks.append(item.peak_mb)
             else:
                 yield item
 
 
-async def _audit(one: Stretch, jobs: int) -> Audited:
-    log = MemoryLog(lambda: 0, [*one.begin, *one.told])
+async def _audit(played: Stretch, jobs: int) -> Audited:
+    log = MemoryLog(lambda: 0, [*played.begin, *played.repeated])
     return await verify(log, jobs=jobs)
 
 
@@ -206,14 +206,14 @@ def label(records: int) -> str:
     return str(records)
 
 
-def described(one: Stretch) -> dict[str, Any]:
+def described(played: Stretch) -> dict[str, Any]:
     """Describe the log, for comparing figures."""
-    records = [*one.begin, *one.told]
+    records = [*played.begin, *played.repeated]
     decoded = [decode(record) for record in records]
     rounds = [event for event in decoded if isinstance(event, Round)]
     return {
-        "records_of_a_telling": len(one.told),
-        "hours_of_a_telling": round(one.span / 3.6e12, 2),
+        "records_of_a_telling": len(played.repeated),
+        "hours_of_a_telling": round(played.span / 3.6e12, 2),
         "apps_of_a_telling": sum(type(event).__name__ == "AppSubmitted" for event in decoded),
         "events_per_record": round(events_in(records) / len(records), 4),
         "facts_per_round": round(sum(len(event.events) for event in rounds) / len(rounds), 3),

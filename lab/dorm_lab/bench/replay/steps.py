@@ -62,12 +62,12 @@ class Memory(NamedTuple):
     peak_mb: float
 
 
-class _Told(MemoryLog):
+class _Repeated(MemoryLog):
     """The history as a log to export, generated while it is read."""
 
-    def __init__(self, one: Stretch, records: int) -> None:
+    def __init__(self, played: Stretch, records: int) -> None:
         super().__init__(lambda: 0)
-        self._stretch, self._count = one, records
+        self._stretch, self._count = played, records
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
@@ -89,20 +89,20 @@ class Bare(SegmentLog):
         return NoSnapshots()
 
 
-def make(one: Stretch, path: Path, records: int) -> Iterator[Made | str]:
+def make(played: Stretch, path: Path, records: int) -> Iterator[Made | str]:
     """Write an archive, as `dorm replay export` does: folding along, with snapshots.  Yields its progress in words."""
     yield f"writing a log of {records:,} records"
-    made = asyncio.run(export(_Told(one, records), path, form=FileFormat.archive))
-    counted = _events(one, records)
+    made = asyncio.run(export(_Repeated(played, records), path, form=FileFormat.archive))
+    counted = _events(played, records)
     yield Made(records, counted, made.bytes, asyncio.run(_snapshots(path)), _peak())
 
 
-def _events(one: Stretch, records: int) -> int:
+def _events(played: Stretch, records: int) -> int:
     """Return the events of the whole history, computed from one stretch and the remainder."""
-    told, rest = divmod(records - len(one.begin), len(one.told))
-    if told < 0:
-        return events_in(one.begin[:records])
-    return events_in(one.begin) + told * events_in(one.told) + events_in(one.told[:rest])
+    rounds, rest = divmod(records - len(played.begin), len(played.repeated))
+    if rounds < 0:
+        return events_in(played.begin[:records])
+    return events_in(played.begin) + rounds * events_in(played.repeated) + events_in(played.repeated[:rest])
 
 
 async def _snapshots(path: Path) -> int:
@@ -163,13 +163,13 @@ def travel(path: Path, records: int, jumps: int, bare: int, seed: int) -> Iterat
     for number in range(jumps):
         moment = AtSequence(chance.randint(1, records))
         yield f"the state at a moment, {number + 1} of {jumps}"
-        found, took = asyncio.run(_jump(path, moment, with_snapshots=True))
+        state, took = asyncio.run(_jump(path, moment, with_snapshots=True))
         yield Jump(took, True)
         if number < bare:
             yield f"the state at a moment without snapshots, {number + 1} of {bare}"
             again, took = asyncio.run(_jump(path, moment, with_snapshots=False))
             yield Jump(took, False)
-            if digest(found) != digest(again):
+            if digest(state) != digest(again):
                 raise BenchError(f"the state at {moment.seq} is another one from a snapshot", code="bench.wrong_answer")
     yield Memory(_peak())
 

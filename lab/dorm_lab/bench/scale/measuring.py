@@ -20,7 +20,7 @@ from events.nats.connection import Connection
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from dorm_lab.bench.scale.servers import Servers
 
 _IN_FLIGHT = 128
@@ -30,15 +30,17 @@ _LARGE_RECORDS = 120
 _CODEC_EVENTS, _CODEC_PASSES = 20_000, 3
 
 
-async def bench_scale(clusters: Sequence[Cluster], *, seconds: float, tell: Tell) -> Report:
+async def bench_scale(clusters: Sequence[Cluster], *, seconds: float, progress: Progress) -> Report:
     """Measure the unit costs, and report what each cluster would use.  Raises BenchError, and the log's errors."""
     machine = this_machine()
-    tell("folding")
-    fold = await asyncio.to_thread(lambda: bench_codec(events=_CODEC_EVENTS, passes=_CODEC_PASSES, tell=lambda _: None))
+    progress("folding")
+    fold = await asyncio.to_thread(
+        lambda: bench_codec(events=_CODEC_EVENTS, passes=_CODEC_PASSES, progress=lambda _: None)
+    )
     async with three_servers() as servers:
-        tell("appending")
+        progress("appending")
         rate, append_cpu_s = await _appends(servers, seconds)
-        tell("sending")
+        progress("sending")
         out_cpu_s = await _sending(servers, append_cpu_s)
     costs = Costs(
         appends_per_s=rate,
@@ -53,9 +55,9 @@ async def bench_scale(clusters: Sequence[Cluster], *, seconds: float, tell: Tell
         "fold_us": figure(costs.fold_us, "us"),
     }
     for cluster in clusters:
-        found, name = loads(cluster, costs), f"n{cluster.nodes}"
+        shares, name = loads(cluster, costs), f"n{cluster.nodes}"
         figures[f"{name}_round_bytes"] = figure(round_bytes(cluster), "bytes")
-        figures |= {f"{name}_{resource}_share": figure(share, "of 1") for resource, share in found.items()}
+        figures |= {f"{name}_{resource}_share": figure(share, "of 1") for resource, share in shares.items()}
     settings = {
         "seconds": seconds,
         "full_first": {str(cluster.nodes): first_full(loads(cluster, costs)) for cluster in clusters},

@@ -57,7 +57,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 5.0
     servers: int = 3
     cores: int = 4
-    """Of each server's machine, for the NATS server."""
+    """Number of cores of each server's machine, for the NATS server."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +110,6 @@ def loads(cluster: Cluster, costs: Costs) -> dict[str, float]:
     }
 
 
-def first_full(found: dict[str, float]) -> str:
+def first_full(shares: dict[str, float]) -> str:
     """Return the resource that is used most."""
-    return max(found, key=found.__getitem__)
+    return max(shares, key=shares.__getitem__)

@@ -71,12 +71,12 @@ def trust(
     from dorm.bench.cluster import runtimes
     from dorm_lab.bench.trust import bench_trust
 
-    async def work(tell: Callable[[str], None]) -> Report:
-        *_, chosen = await runtimes(runtime.value, docker, tell)
-        return await bench_trust(apps=apps, runtime=chosen, docker_url=docker, tell=tell)
+    async def work(progress: Callable[[str], None]) -> Report:
+        *_, chosen = await runtimes(runtime.value, docker, progress)
+        return await bench_trust(apps=apps, runtime=chosen, docker_url=docker, progress=progress)
 
-    with measuring("trust", verbose) as tell:
-        report = run(unless_stopped(work(tell)))
+    with measuring("trust", verbose) as show:
+        report = run(unless_stopped(work(show)))
     show_report(report, output)
 
 
@@ -104,9 +104,15 @@ def pause(
     """
     from dorm_lab.bench.pause import bench_pause
 
-    with measuring("pause", verbose) as tell:
+    with measuring("pause", verbose) as progress:
         work = bench_pause(
-            runs=runs, every=every, load_s=load, scaling=scaling, wanted=runtime.value, docker_url=docker, tell=tell
+            runs=runs,
+            every=every,
+            load_s=load,
+            scaling=scaling,
+            wanted=runtime.value,
+            docker_url=docker,
+            progress=progress,
         )
         report = run(unless_stopped(work))
     show_report(report, output)
@@ -136,13 +142,13 @@ def calibration(
 
     tables: dict[tuple[str, str], list[Row]] = {}
 
-    async def measured(tell: Callable[[str], None]) -> Report:
-        done = await bench_calibration(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)
+    async def measured(progress: Callable[[str], None]) -> Report:
+        done = await bench_calibration(runs=runs, wanted=runtime.value, docker_url=docker, progress=progress)
         tables.update(done.tables)
         return done.report
 
-    with measuring("calibration", verbose) as tell:
-        report = run(unless_stopped(measured(tell)))
+    with measuring("calibration", verbose) as show:
+        report = run(unless_stopped(measured(show)))
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         return
@@ -151,8 +157,8 @@ def calibration(
             "runtime": name, "what": f"{what} {row.name}", "real": f"{row.real_s:.3f}",
             "simulated": f"{row.simulated_s:.3f}", "error": f"{100 * row.error:+.1f} %",
         }
-        for (name, what), found in tables.items()
-        for row in found
+        for (name, what), comparison in tables.items()
+        for row in comparison
     ]  # fmt: skip
     columns = [("RUNTIME", "runtime"), ("MEAN OF", "what"), ("REAL S", "real"), ("SIMULATED S", "simulated")]
     print_table(rows, [*columns, ("ERROR", "error")])
@@ -191,7 +197,7 @@ def replay(
     from dorm_lab.bench.replay.replay import QUICK, Sizes, bench_replay
 
     sizes = QUICK if quick else Sizes(events, large, server, passes, moments)
-    show_measurements("replay", lambda tell: bench_replay(sizes, tell=tell), output, verbose)
+    show_measurements("replay", lambda progress: bench_replay(sizes, progress=progress), output, verbose)
 
 
 def simulate(
@@ -231,7 +237,7 @@ def simulate(
     from dorm_lab.bench.simulate import Wanted, bench_simulate
 
     wanted = Wanted(trace, nodes, tuple(rounds or ((300,) if quick else (300, 60))), quick)
-    show_measurements("simulate", lambda tell: bench_simulate(wanted, tell=tell), output, verbose)
+    show_measurements("simulate", lambda progress: bench_simulate(wanted, progress=progress), output, verbose)
 
 
 def optimizer(
@@ -281,8 +287,8 @@ def optimizer(
     )  # fmt: skip
     with wrong_usage():
         check(wanted, plot)
-    with measuring("optimizer", verbose) as tell:
-        report, interrupted = bench_optimizer(wanted, tell=tell, plot=plot)
+    with measuring("optimizer", verbose) as progress:
+        report, interrupted = bench_optimizer(wanted, progress=progress, plot=plot)
     show_report(report, output)
     end_if(interrupted)
 
@@ -319,14 +325,14 @@ def optimizer_scale(
             up_to=up_to, events=events, seed=seed, policy=policy, params=parse_params(param), reference=reference.value
         )
         check(runs[0], plot)
-    with measuring("optimizer-scale", verbose) as tell:
-        scale = bench_scale(runs, tell=tell, plot=plot)
+    with measuring("optimizer-scale", verbose) as progress:
+        scale = bench_scale(runs, progress=progress, plot=plot)
     if output in (Format.json, Format.yaml):
         show_document(scale.report, output)
     else:
         rows = [
-            {"size": f"{run.apps:,} × {run.nodes:,}", "shapes": run.shapes} | _words_of(found)
-            for run, found in scale.sizes
+            {"size": f"{run.apps:,} × {run.nodes:,}", "shapes": run.shapes} | _formatted(figures)
+            for run, figures in scale.sizes
         ]
         print_table(rows, [("APPS × NODES", "size"), ("SHAPES", "shapes"), *_SCALE_COLUMNS])
         show_machine(scale.report)
@@ -350,15 +356,15 @@ _SCALE_COLUMNS = [
 ]
 
 
-def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
+def _formatted(figures: dict[str, Figure]) -> dict[str, str | None]:
     """Format a size's figures, gaps in percent, with their goals if they have one: `✓` reached, `✗` and the goal not."""
-    words: dict[str, str | None] = {}
+    shown: dict[str, str | None] = {}
     for _, name in _SCALE_COLUMNS:
-        one = found.get(name)
-        if one is not None:
-            factor, unit = (100, " %") if one.unit == "ratio" else (1, "")
-            goal = f" ✗ {factor * float(str(one.goal).split()[1]):g}{unit}" if one.reached is False else ""
-            words[name] = f"{factor * one.value:.3g}{unit}{' ✓' if one.reached else goal}"
-            if one.value >= 1000:
-                words[name] = f"{one.value:,.0f}"
-    return words
+        value = figures.get(name)
+        if value is not None:
+            factor, unit = (100, " %") if value.unit == "ratio" else (1, "")
+            goal = f" ✗ {factor * float(str(value.goal).split()[1]):g}{unit}" if value.reached is False else ""
+            shown[name] = f"{factor * value.value:.3g}{unit}{' ✓' if value.reached else goal}"
+            if value.value >= 1000:
+                shown[name] = f"{value.value:,.0f}"
+    return shown

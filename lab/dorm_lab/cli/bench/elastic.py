@@ -55,12 +55,12 @@ def elastic(
         check(wanted)
         check_plot(plot)
 
-    def measured(tell: Callable[[str], None]) -> Done:
-        done = bench_elastic(wanted, tell=tell)
-        if plot is not None and done.found.trained:
+    def measured(progress: Callable[[str], None]) -> Done:
+        done = bench_elastic(wanted, progress=progress)
+        if plot is not None and done.results.trained:
             from dorm_lab.bench.elastic.plot import plot_targets
 
-            plot_targets(done.found.trained, plot)
+            plot_targets(done.results.trained, plot)
         return done
 
     show_measurements("elastic", measured, output, verbose)

@@ -47,16 +47,16 @@ def evaluation(
     from dorm.bench import BenchError
     from dorm_lab.bench.evaluation.evaluation import OPTIONAL, RARE, check_folder, evaluate, plan
 
-    for one in without or ():
-        if one not in (*OPTIONAL, *RARE):
-            raise WrongUsage(f"--without: there is no {one[:40]!r}; there are {'; '.join((*OPTIONAL, *RARE))}")
+    for name in without or ():
+        if name not in (*OPTIONAL, *RARE):
+            raise WrongUsage(f"--without: there is no {name[:40]!r}; there are {'; '.join((*OPTIONAL, *RARE))}")
     configure(verbose, False, quiet_level=logging.ERROR, lasts=False)
     with wrong_usage():
         wanted = plan(seeds=seeds, varied=varied, quick=quick, traces=traces, without=without or ())
         check_folder(to)
     try:
-        with solver_prints_elsewhere(), progress_of("apps that have ended") as tell:
-            report = evaluate(wanted, to, workers=workers, tell=tell)
+        with solver_prints_elsewhere(), progress_of("apps that have ended") as progress:
+            report = evaluate(wanted, to, workers=workers, progress=progress)
     except BenchError as error:
         raise Fail.of(error, FAILED) from None
     if output in (Format.json, Format.yaml):

@@ -1,4 +1,4 @@
-"""`dorm bench oasis`: admission by prices, beside other schedulers."""
+"""`dorm bench oasis`: admission by prices, compared with other schedulers."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ def oasis(
     from dorm_lab.bench.oasis.workload import Sizes
 
     wanted = QUICK if quick else Wanted(Sizes(jobs, machines, slots), seeds, small)
-    show_measurements("oasis", lambda tell: bench_oasis(wanted, tell=tell), output, verbose)
+    show_measurements("oasis", lambda progress: bench_oasis(wanted, progress=progress), output, verbose)

@@ -34,6 +34,6 @@ def bench_of_run(
     """
     from dorm_lab.bench.run import bench_run
 
-    with measuring("run", verbose) as tell:
-        report = run_work(unless_stopped(bench_run(files=files, runs=runs, tell=tell)))
+    with measuring("run", verbose) as progress:
+        report = run_work(unless_stopped(bench_run(files=files, runs=runs, progress=progress)))
     show_report(report, output)

@@ -50,6 +50,6 @@ def scale(
         )
         for count in nodes or [1_000, 10_000, 100_000]
     ]
-    with measuring("scale", verbose) as tell:
-        report = run(bench_scale(clusters, seconds=seconds, tell=tell))
+    with measuring("scale", verbose) as progress:
+        report = run(bench_scale(clusters, seconds=seconds, progress=progress))
     show_report(report, output)

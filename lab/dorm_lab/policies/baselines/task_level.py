@@ -128,7 +128,7 @@ class _Slots:
             return 0
         done = 0
         while done < count:
-            node = self._had(app)
+            node = self._former_node(app)
             node = self._probe(app) if node is None else node
             if node is None:
                 break
@@ -137,7 +137,7 @@ class _Slots:
             done += here
         return done
 
-    def _had(self, app: int) -> int | None:
+    def _former_node(self, app: int) -> int | None:
         """Return a node where it had a slot that is still free."""
         own = self._own[app]
         while own:
@@ -157,10 +157,10 @@ class _Slots:
         if left is None:
             left = self._left[app] = deque(self._order(app))
         while left:
-            asked = [left.popleft() for _ in range(min(self._probes, len(left)))]
-            rooms = [(self._fits(app, node, int(self.instance.n_max[app])), node) for node in asked]
+            probed = [left.popleft() for _ in range(min(self._probes, len(left)))]
+            rooms = [(self._fits(app, node, int(self.instance.n_max[app])), node) for node in probed]
             left.extend(node for room, node in rooms if room)
-            best = max(rooms, key=lambda one: one[0])
+            best = max(rooms, key=lambda entry: entry[0])
             if best[0]:
                 return best[1]
         return None
@@ -171,8 +171,8 @@ class _Slots:
         mixed = _mix(self._hashes ^ seed)
         allowed = self.instance.eligible[self.instance.requirement[app]]
         order = np.argsort(mixed, kind="stable")
-        found: list[int] = order[allowed[order]].tolist()
-        return found
+        nodes: list[int] = order[allowed[order]].tolist()
+        return nodes
 
     def _fits(self, app: int, node: int, most: int) -> int:
         free = self.free[node]

@@ -66,13 +66,13 @@ class GavelPolicy:
         rates = _rates(instance, kinds, wanted, holds)
         weight = np.nan_to_num([max(app.weight, 0.0) for app in instance.apps], nan=0.0, posinf=integer.MOST_WEIGHT)
         capacity = np.array([instance.room[groups == group].sum(axis=0) for group in range(len(kinds))])
-        found = target(
+        solution = target(
             rates, wanted, weight, instance.demand, capacity.reshape(len(kinds), instance.room.shape[1]), holds
         )
-        x = (rates > 0) / max(len(kinds), 1) if found is None else found
+        x = (rates > 0) / max(len(kinds), 1) if solution is None else solution
         packing = preemptive.serve(instance, wanted, _order(instance, kinds, wanted, rates, x), groups)
         made = answer.by_rule(instance, packing.rows, _explain(instance, packing, wanted, x, holds))
-        return made if found is not None else msgspec.structs.replace(made, status="fallback")
+        return made if solution is not None else msgspec.structs.replace(made, status="fallback")
 
 
 def _types(instance: Instance) -> tuple[tuple[str, ...], Ints]:
@@ -99,12 +99,12 @@ def _rates(instance: Instance, kinds: tuple[str, ...], wanted: Ints, holds: Ints
     """Return steps per second of each app with its count on each type; 0 if the type does not hold that, and 1 if the speed on
     some type is unknown."""
     runs = (holds >= wanted[:, None]) & instance.free_to_move[:, None]
-    found = np.asarray(runs, np.float64)
+    rates = np.asarray(runs, np.float64)
     for app in np.flatnonzero(runs.any(axis=1)).tolist():
         curves = [speeds.speed(instance.apps[app], kind) for kind in kinds]
         if all(curve.known for curve in curves):
-            found[app] *= [curve.one(int(wanted[app] * instance.gang[app])) for curve in curves]
-    return found
+            rates[app] *= [curve.one(int(wanted[app] * instance.gang[app])) for curve in curves]
+    return rates
 
 
 def _order(
@@ -112,13 +112,13 @@ def _order(
 ) -> list[preemptive.Choice]:
     """Return apps on types by falling priority."""
     place = {app: place for place, app in enumerate(instance.arrival)}
-    found = []
+    choices = []
     for app, kind in zip(*(part.tolist() for part in np.nonzero(rates)), strict=True):
         had = received(instance.apps[app], kinds[kind], int(wanted[app] * instance.gang[app]))
         part = float(x[app, kind])
         priority = part / had if had > 0 else part * NEW
-        found.append(((-float(f"{priority:.9g}"), -part, place[app], -rates[app, kind]), app, kind))
-    return [preemptive.Choice(app, kind) for _, app, kind in sorted(found)]
+        choices.append(((-float(f"{priority:.9g}"), -part, place[app], -rates[app, kind]), app, kind))
+    return [preemptive.Choice(app, kind) for _, app, kind in sorted(choices)]
 
 
 def received(app: AppDemand, kind: str, containers: int) -> float:

@@ -66,11 +66,11 @@ def target(speed: Floats, count: Ints, weight: Floats, demand: Ints, capacity: I
     right = np.concatenate([np.zeros(row.sum()), np.ones(height - row.sum())])
     matrix: Any = coo_array((entries, (rows, places)), shape=(height, least + 1)).tocsc()
     try:
-        found = linprog(-worth, A_ub=matrix, b_ub=right, bounds=(0, None), method="highs-ds")
+        solved = linprog(-worth, A_ub=matrix, b_ub=right, bounds=(0, None), method="highs-ds")
     except ValueError:
         return None
-    solution = np.asarray(found.x, np.float64)
-    if found.status != 0 or solution.shape != worth.shape or not np.isfinite(solution).all():
+    solution = np.asarray(solved.x, np.float64)
+    if solved.status != 0 or solution.shape != worth.shape or not np.isfinite(solution).all():
         return None
     x = np.zeros((apps, types))
     x[app, kind] = np.round(np.clip(solution[:least], 0.0, 1.0), DIGITS)

@@ -24,13 +24,13 @@ EXPLORES = 2
 def per_nodes(instance: Instance) -> list[int]:
     """Return `per_node` of each app; apps with the same demand, requirement and bound are alike."""
     seen: dict[tuple[bytes, int, int], int] = {}
-    found = []
+    bounds = []
     for app, demand in enumerate(instance.demand):
         key = (demand.tobytes(), int(instance.requirement[app]), int(instance.n_max[app]))
         if key not in seen:
             seen[key] = per_node(instance, app)
-        found.append(seen[key])
-    return found
+        bounds.append(seen[key])
+    return bounds
 
 
 def most_units(instance: Instance, app: int) -> int:

@@ -30,7 +30,7 @@ class Configurations(NamedTuple):
     goodput: Floats
     """Steps per second, with the best batch size."""
     batch: Ints
-    """That batch size; 0 for an app with a fixed one."""
+    """Batch size in it; 0 for an app with a fixed one."""
     current: Flags
     """Whether the app has exactly that now."""
 
@@ -49,7 +49,7 @@ def types(instance: Instance) -> Types:
     return Types(tuple(names), np.array([place[room.type] for room in instance.node_rooms], np.int64))
 
 
-def configurations(instance: Instance, found: Types) -> Configurations:
+def configurations(instance: Instance, types: Types) -> Configurations:
     """Return the configurations of each app that may move."""
     seen: dict[object, tuple[Ints, Floats, Ints]] = {}
     columns: list[list[tuple[int, ...]]] = []
@@ -58,9 +58,9 @@ def configurations(instance: Instance, found: Types) -> Configurations:
     for app in np.flatnonzero(instance.free_to_move).tolist():
         demand, gang = instance.apps[app], int(instance.gang[app])
         least, most = max(int(instance.n_min[app]), 1), most_units(instance, app)
-        stands_on, has = _current(instance, found, app)
-        for type_, name in enumerate(found.names):
-            here = holds[app][found.of == type_]
+        stands_on, has = _current(instance, types, app)
+        for type_, name in enumerate(types.names):
+            here = holds[app][types.of == type_]
             per_node, total = int(here.max(initial=0)), int(min(here.sum(), most))
             if total < least:
                 continue
@@ -76,7 +76,7 @@ def configurations(instance: Instance, found: Types) -> Configurations:
             columns.append([(app, type_, n, size) for n, size in zip(units.tolist(), batches.tolist(), strict=True)])
             goodputs.append(values)
     table = np.array([row for rows in columns for row in rows], np.int64).reshape(-1, 4)
-    stands = np.array([_current(instance, found, app) for app in range(len(instance.apps))], np.int64).reshape(-1, 2)
+    stands = np.array([_current(instance, types, app) for app in range(len(instance.apps))], np.int64).reshape(-1, 2)
     return Configurations(
         app=table[:, 0],
         type=table[:, 1],
@@ -87,10 +87,10 @@ def configurations(instance: Instance, found: Types) -> Configurations:
     )
 
 
-def _current(instance: Instance, found: Types, app: int) -> tuple[int, int]:
+def _current(instance: Instance, types: Types, app: int) -> tuple[int, int]:
     """Return the type on which the app stands and its units; (-1, 0) if it has nothing that it may keep."""
     row = instance.rows[app]
-    on = sorted({int(found.of[node]) for node in row})
+    on = sorted({int(types.of[node]) for node in row})
     return (on[0], sum(row.values())) if len(on) == 1 and instance.kept[app] else (-1, 0)
 
 

@@ -39,10 +39,10 @@ class Space(NamedTuple):
     base: Ints
     """The present allocation."""
     holds: Ints
-    """How many units of an app a node takes while it is empty; 0 if the app may not run."""
+    """Number of units of an app that a node takes while it is empty; 0 if the app may not run."""
     demand: Ints
     room: Ints
-    """By node and kind of resource."""
+    """Room by node and kind of resource."""
     n_min: Ints
     n_max: Ints
     shared: Flags
@@ -99,8 +99,8 @@ class Search:
             fits &= space.demand[None, :, kind, None] <= free[:, None, :]
         there = fits & (states > 0)
         anywhere = 1 / np.maximum(fits.sum(axis=1), 1)
-        beside = 1 / np.maximum(there.sum(axis=1), 1)
-        either = anywhere + beside - anywhere * beside
+        within = 1 / np.maximum(there.sum(axis=1), 1)
+        either = anywhere + within - anywhere * within
         chance = np.where(there, either[:, None, :], anywhere[:, None, :])[fits]
         grows = np.flatnonzero(self._random((len(chance),)) < chance)
         part = self._random((len(chance),))[grows]
@@ -133,9 +133,9 @@ class Search:
         """Return how much of one kind the apps of each matrix take on each node.  `some` are places, at least all that are not
         0."""
         state, app, node = some
-        found = np.zeros((len(states), states.shape[2]), np.int64)
-        np.add.at(found, (state, node), states[some] * self._space.demand[app, kind])
-        return found
+        used = np.zeros((len(states), states.shape[2]), np.int64)
+        np.add.at(used, (state, node), states[some] * self._space.demand[app, kind])
+        return used
 
     def _leave_most(self, states: Ints) -> None:
         """Remove containers beyond n_max from random nodes."""

@@ -76,21 +76,21 @@ class PolluxPolicy:
         instance = integer.read(problem)
         tables = _tables(instance)
         rows = _Round(instance, tables, settings).rows(_seed(instance))
-        found = answer.by_rule(instance, rows, explaining.explain(instance, rows))
-        return msgspec.structs.replace(found, batches=_batches(instance, rows, tables))
+        allocation = answer.by_rule(instance, rows, explaining.explain(instance, rows))
+        return msgspec.structs.replace(allocation, batches=_batches(instance, rows, tables))
 
 
 def _tables(instance: Instance) -> list[Goodputs]:
     """Return the goodput of each app by units, from none to the most that it may have."""
     seen: dict[Any, Goodputs] = {}
-    found = []
+    tables = []
     for i, (app, here) in enumerate(zip(instance.apps, per_nodes(instance), strict=True)):
         most, gang = max(most_units(instance, i), 1), int(instance.gang[i])
         key = (app.speed or app.speed_on.get(""), app.batch, most, gang, here)
         if key not in seen:
             seen[key] = _table(throughput.of_app(app, ""), app, min(most, MOST_COUNT), gang, here)
-        found.append(seen[key])
-    return found
+        tables.append(seen[key])
+    return tables
 
 
 def _table(points: throughput.Points, app: AppDemand, most: int, gang: int, here: int) -> Goodputs:
@@ -109,13 +109,13 @@ def _table(points: throughput.Points, app: AppDemand, most: int, gang: int, here
 
 def _batches(instance: Instance, rows: Rows, tables: list[Goodputs]) -> dict[str, int]:
     """Return the best batch size of each app that has a range of them and gets containers, if its speed is known."""
-    found = {}
+    batches = {}
     for i, app in enumerate(instance.apps):
         n = min(sum(rows[i].values()), tables[i].batches.shape[1] - 1)
         size = int(tables[i].batches[int(len(rows[i]) > 1), n])
         if app.batch is not None and n and size:
-            found[app.id] = size
-    return found
+            batches[app.id] = size
+    return batches
 
 
 def _seed(instance: Instance) -> int:
@@ -192,17 +192,17 @@ class _Round(NamedTuple):
         all."""
         instance = self.instance
         moving = np.isin(np.arange(len(instance.apps)), apps)
-        beside = Packing(instance, instance.pinned | (moving & instance.kept))
+        around = Packing(instance, instance.pinned | (moving & instance.kept))
         fair = Packing(instance, instance.pinned)
-        starting = {app: None for app in apps.tolist() if not beside.rows[app]}
+        starting = {app: None for app in apps.tolist() if not around.rows[app]}
         for app in starting:
-            beside.put_all(app, int(instance.n_min[app]))
+            around.put_all(app, int(instance.n_min[app]))
         for app in apps.tolist():
             wanted = max(int(instance.n_min[app]), min(self._fair(app), most_units(instance, app)))
             fair.put_all(app, wanted)
-            if app in starting and (least := beside.take_back(app)) and not beside.put_all(app, wanted):
-                beside.put_back(app, least)
-        starts = [[packing.rows[app] for app in apps.tolist()] for packing in (beside, fair)]
+            if app in starting and (least := around.take_back(app)) and not around.put_all(app, wanted):
+                around.put_back(app, least)
+        starts = [[packing.rows[app] for app in apps.tolist()] for packing in (around, fair)]
         return np.stack([space.base, *(integer.dense(instance, rows) for rows in starts)])
 
     def _fair(self, app: int) -> int:
@@ -222,10 +222,10 @@ class _Round(NamedTuple):
 class _Fitness:
     """The fitness of a population of allocations."""
 
-    def __init__(self, asked: _Round, apps: Ints, base: Ints) -> None:
-        instance, settings = asked.instance, asked.settings
+    def __init__(self, round_: _Round, apps: Ints, base: Ints) -> None:
+        instance, settings = round_.instance, round_.settings
         here = per_nodes(instance)
-        tables = [asked.tables[app].values / asked.fair_goodput(app, here[app]) for app in apps.tolist()]
+        tables = [round_.tables[app].values / round_.fair_goodput(app, here[app]) for app in apps.tolist()]
         self._most = np.array([table.shape[1] - 1 for table in tables], np.int64)
         self._speed_ups = np.zeros((len(apps), 2, int(self._most.max()) + 1))
         for row, table in enumerate(tables):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 GAP = 1e-4
 """The search ends this close to the optimum, relatively (`sia_solver_thresh` of Sia's public code)."""
 LARGE, LARGE_GAP = 1_000, 1e-3
-"""If more columns than this are left, a rounded answer this close is taken: closing the rest takes seconds and gives no
-measurable gain."""
+"""Number of columns above which a rounded answer is taken, and the gap that it may have: closing the rest takes seconds and
+gives no measurable gain."""
 SEARCH = 20_000
 """Columns × nodes of the solver's search, at most (one node at least)."""
 GUARD_S = 300.0
@@ -76,7 +76,7 @@ def _searched(rows: Rows, cost: Floats, kept: Ints) -> tuple[Ints | None, str]:
 
 
 def _rounded(rows: Rows, cost: Floats, app: Ints, x: Floats) -> Ints:
-    """Return the columns that are whole, and for each further app the best column that fits beside them; then, as long as one
+    """Return the columns that are whole, and for each further app the best column that fits next to them; then, as long as one
     fits, the column that improves most on its app's."""
     matrix = rows.matrix
     knapsacks = slice(len(np.unique(app)), None)  # The first rows say that each app has one column.
@@ -84,7 +84,7 @@ def _rounded(rows: Rows, cost: Floats, app: Ints, x: Floats) -> Ints:
     chosen = {int(app[column]): column for column in np.flatnonzero(x > 1 - 1e-6).tolist()}
     left = np.asarray(rows.room, np.float64)[knapsacks] - needs[list(chosen.values())].sum(axis=0)
     while True:
-        has = np.array([chosen.get(one, -1) for one in app.tolist()], np.int64)
+        has = np.array([chosen.get(app_, -1) for app_ in app.tolist()], np.int64)
         gain = np.where(has >= 0, cost[has], 0.0) - cost
         more = needs - np.where((has >= 0)[:, None], needs[has], 0.0)
         fits = (more <= left + 1e-9).all(axis=1) & (gain > 1e-12)

@@ -63,10 +63,10 @@ class SiaPolicy:
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
         settings = self.check_params(params)
         instance = integer.read(problem)
-        found = types(instance)
-        offered = configurations(instance, found)
-        chosen, status = _choose(instance, found, offered, _costs(instance, offered, settings))
-        rows, batches = _placed(instance, found, offered, chosen)
+        types_ = types(instance)
+        offered = configurations(instance, types_)
+        chosen, status = _choose(instance, types_, offered, _costs(instance, offered, settings))
+        rows, batches = _placed(instance, types_, offered, chosen)
         allocation = answer.by_rule(instance, rows, explaining.explain(instance, rows))
         return msgspec.structs.replace(allocation, batches=batches, status=status)
 
@@ -95,25 +95,25 @@ def _costs(instance: Instance, offered: Configurations, settings: dict[str, Any]
     return np.asarray(np.round(relative_weights(instance.apps)[offered.app] * cost, 12))
 
 
-def _choose(instance: Instance, found: Types, offered: Configurations, cost: Floats) -> tuple[Ints, str]:
+def _choose(instance: Instance, types_: Types, offered: Configurations, cost: Floats) -> tuple[Ints, str]:
     """Return the chosen configurations, at most one of each app, and the solver's status."""
     useful = np.flatnonzero(cost < 0)
     if not len(useful):
         return useful, "optimal"
-    chosen, status = solve(_rows(instance, found, offered, useful), cost[useful], offered.app[useful])
+    chosen, status = solve(_rows(instance, types_, offered, useful), cost[useful], offered.app[useful])
     # If the solver fails, everything stays as it is.
     return (np.flatnonzero(offered.current), status) if chosen is None else (useful[chosen], status)
 
 
-def _rows(instance: Instance, found: Types, offered: Configurations, useful: Ints) -> Rows:
+def _rows(instance: Instance, types_: Types, offered: Configurations, useful: Ints) -> Rows:
     """Return the rows of the program for these configurations."""
     app, units = offered.app[useful], offered.units[useful]
     columns, kinds = np.arange(len(useful)), instance.demand.shape[1]
     apps, row = np.unique(app, return_inverse=True)
     blocks = [csr_array((np.ones(len(useful)), (row, columns)), shape=(len(apps), len(useful)))]
     limits = [np.ones(len(apps))]
-    for type_ in range(len(found.names)):
-        room = instance.room[found.of == type_].sum(axis=0).astype(np.float64)
+    for type_ in range(len(types_.names)):
+        room = instance.room[types_.of == type_].sum(axis=0).astype(np.float64)
         scale = np.maximum(room, 1.0)
         here = np.flatnonzero(offered.type[useful] == type_)
         used = instance.demand[app[here]] * units[here, None] / scale
@@ -124,7 +124,7 @@ def _rows(instance: Instance, found: Types, offered: Configurations, useful: Int
 
 
 def _placed(
-    instance: Instance, found: Types, offered: Configurations, chosen: Ints
+    instance: Instance, types_: Types, offered: Configurations, chosen: Ints
 ) -> tuple[list[dict[int, int]], dict[str, int]]:
     """Return the chosen configurations on nodes, and the batch sizes of the apps that have a range of them, if their speed is
     known."""
@@ -132,7 +132,7 @@ def _placed(
     wanted[offered.app[chosen]], units[offered.app[chosen]] = offered.type[chosen], offered.units[chosen]
     stays = np.zeros(len(instance.apps), np.bool_)
     stays[offered.app[chosen[offered.current[chosen]]]] = True
-    placing = Placing(instance, found.of, wanted, units, stays)
+    placing = Placing(instance, types_.of, wanted, units, stays)
     placing.place()
     batches = {}
     for place in chosen.tolist():

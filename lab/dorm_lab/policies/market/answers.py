@@ -66,7 +66,7 @@ def measured(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> Divis
         efficiency=float(utility.sum()) / best if best > 0 else 1.0,
         uniformity=float(paid[wants].min() / paid[able].max()) if wants.any() and paid[able].max() > 0 else 1.0,
         envy_freeness=min(envy, default=1.0),
-        content=1.0 - sum(one < BOUND for one in envy) / max(int(able.sum()), 1),
+        content=1.0 - sum(ratio < BOUND for ratio in envy) / max(int(able.sum()), 1),
     )
 
 
@@ -91,8 +91,8 @@ def _against_others(instance: Instance, given: Floats, each: Floats, app: int) -
     would *= np.divide(useful, total, out=np.zeros(len(total)), where=total > 0)[:, None]
     own = budgets(instance)
     envied = float(((would @ each[app]) * own[app] / own).max())
-    mine = float(given[app] @ each[app])
-    return min(1.0, mine / envied) if envied > 0 else 1.0
+    worth = float(given[app] @ each[app])
+    return min(1.0, worth / envied) if envied > 0 else 1.0
 
 
 def _optimum(instance: Instance, of: Ints, each: Floats) -> float:
@@ -115,5 +115,5 @@ def _optimum(instance: Instance, of: Ints, each: Floats) -> float:
         shape=(classes * resources + len(instance.apps), len(app)),
     ).tocsc()
     right = np.concatenate([(room / scale).ravel(), instance.n_max.astype(np.float64)])
-    found = linprog(-each[app, kind], A_ub=matrix, b_ub=right, bounds=(0, None), method="highs")
-    return -float(found.fun or 0.0) if found.status == 0 else 0.0
+    solved = linprog(-each[app, kind], A_ub=matrix, b_ub=right, bounds=(0, None), method="highs")
+    return -float(solved.fun or 0.0) if solved.status == 0 else 0.0

@@ -42,7 +42,7 @@ class Market(NamedTuple):
     parts: Floats
     """r_ij"""
     turns: int
-    """How many times all users have answered."""
+    """Number of times that all users have answered."""
     converged: bool
 
 
@@ -113,7 +113,7 @@ def _answer(worth: Floats, price: Floats, bids: Floats, budget: float, reserve: 
     """Return a user's best response, and the part of its utility that it gains."""
     others = np.maximum(price - bids, reserve)
     answer = best_response(worth, others, budget)
-    now, then = (float((worth * one / (one + others)).sum()) for one in (bids, answer))
+    now, then = (float((worth * bid / (bid + others)).sum()) for bid in (bids, answer))
     return answer, then / max(now, 1e-300) - 1.0
 
 

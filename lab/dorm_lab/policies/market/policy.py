@@ -63,11 +63,11 @@ class MarketPolicy:
             return [(known.of == kind, round(float(won[app, kind]))) for kind in best]
 
         packing = elastic.place(instance, drf.fill(instance, level), level, nodes if won.shape[1] > 1 else None)
-        found = drf.explain(instance, packing, "apps that came first hold the room for its n_min")
+        reasons = drf.explain(instance, packing, "apps that came first hold the room for its n_min")
         for i, app in enumerate(instance.apps):
-            if app.id in found and packing.rows[i] and found[app.id].code == "resources":
-                found[app.id] = _bought(instance, i, float(won[i].sum()))
-        return answer.by_rule(instance, packing.rows, found)
+            if app.id in reasons and packing.rows[i] and reasons[app.id].code == "resources":
+                reasons[app.id] = _bought(instance, i, float(won[i].sum()))
+        return answer.by_rule(instance, packing.rows, reasons)
 
 
 def _bought(instance: Instance, app: int, won: float) -> Reason:

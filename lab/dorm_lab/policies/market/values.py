@@ -40,17 +40,17 @@ def values(instance: Instance) -> Values:
     kinds = sorted({node.type for node in instance.node_rooms})
     place = {kind: j for j, kind in enumerate(kinds)}
     kind_of = np.array([place[node.type] for node in instance.node_rooms], np.int64)
-    found = classes(np.hstack([instance.room, instance.eligible.T.astype(np.int64), kind_of[:, None]]))
-    room = instance.room[found.first]
-    holds = np.zeros((len(instance.apps), len(found.first)))
+    groups = classes(np.hstack([instance.room, instance.eligible.T.astype(np.int64), kind_of[:, None]]))
+    room = instance.room[groups.first]
+    holds = np.zeros((len(instance.apps), len(groups.first)))
     worth = np.zeros_like(holds)
     for i in np.flatnonzero(instance.free_to_move & (instance.worth > 0)).tolist():
         needed = instance.demand[i] > 0
-        each = np.maximum((room[:, needed] // instance.demand[i][needed]).min(axis=1), 0) * found.size
-        holds[i] = np.where(instance.eligible[instance.requirement[i]][found.first], each, 0)
-        worth[i] = holds[i] * _relative(instance, i, kinds)[kind_of[found.first]]
+        each = np.maximum((room[:, needed] // instance.demand[i][needed]).min(axis=1), 0) * groups.size
+        holds[i] = np.where(instance.eligible[instance.requirement[i]][groups.first], each, 0)
+        worth[i] = holds[i] * _relative(instance, i, kinds)[kind_of[groups.first]]
         worth[i] /= max(float(worth[i].sum()), 1e-300)
-    return Values(found.of, holds, worth)
+    return Values(groups.of, holds, worth)
 
 
 def _relative(instance: Instance, app: int, kinds: list[str]) -> Floats:

@@ -39,7 +39,7 @@ class Job(msgspec.Struct, frozen=True):
     epochs: int
     chunks: int
     mini_batches: int
-    """Of one chunk (M_i)."""
+    """Mini-batches of one chunk (M_i)."""
     mini_batch_s: float
     """Seconds that one worker computes for a mini-batch (τ_i)."""
     gradient: float
@@ -98,7 +98,7 @@ class Schedule(msgspec.Struct, frozen=True):
     uses: tuple[SlotUse, ...]
     worth: float
     cost: float = 0.0
-    """At the prices that it was chosen by."""
+    """Cost at the prices by which it was chosen."""
 
     @property
     def payoff(self) -> float:

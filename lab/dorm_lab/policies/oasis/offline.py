@@ -53,7 +53,7 @@ class _Program:
         self._rows: list[tuple[list[tuple[int, float]], float]] = []
         """Each row with the most that it may be."""
         self.worths: dict[int, float] = {}
-        """By column."""
+        """Worths by column."""
         self._used: dict[tuple[bool, int, int, int], list[tuple[int, float]]] = {}
         for job in jobs:
             if job.arrival + job.fewest_slots(cluster.slot_s) <= cluster.slots:

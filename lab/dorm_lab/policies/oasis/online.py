@@ -36,9 +36,9 @@ class Machines:
         self.units = np.ones(capacity.shape[1]) if units is None else units
         self.used = np.zeros((slots, *capacity.shape))
         self._prices: Floats | None = None
-        """Of the amounts in `used`, once they were asked for."""
+        """Prices of the amounts in `used`, once they were asked for."""
         self._cheapest: Floats | None = None
-        """By slot and kind: the lowest price of a machine that has the kind, once it was asked for."""
+        """Lowest price of a machine that has a kind, by slot and kind, once it was asked for."""
 
     def offer(self, first: int, demand: Sequence[float]) -> Offer:
         """Return price and room of one container with this demand, in the slots from `first` on."""
@@ -163,7 +163,7 @@ def run(cluster: Cluster, jobs: Iterable[Job], limits: Both | None = None) -> Ou
 
 def _uses(job: Job, workers: list[int], machines: Offer, servers: Offer) -> tuple[SlotUse, ...]:
     """Place the workers of each slot, and their parameter servers; the first slot is the slot of the arrival."""
-    found = []
+    uses = []
     here: dict[int, int] = {}
     there: dict[int, int] = {}
     for offset, count in enumerate(workers):
@@ -171,8 +171,8 @@ def _uses(job: Job, workers: list[int], machines: Offer, servers: Offer) -> tupl
             here = place(machines.price[offset], machines.room[offset], count, here)
             needed = job.servers_for(count)
             there = place(servers.price[offset], servers.room[offset], needed, there)
-            found.append(SlotUse(job.arrival + offset, here, there))
-    return tuple(found)
+            uses.append(SlotUse(job.arrival + offset, here, there))
+    return tuple(uses)
 
 
 def _matrix(machines: Sequence[Sequence[float]], kinds: int) -> Floats:

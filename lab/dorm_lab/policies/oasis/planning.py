@@ -40,7 +40,7 @@ from dorm_lab.policies.baselines.optimus import remaining_s
 from dorm_lab.policies.oasis.model import ROUNDING, worth
 from dorm_lab.policies.oasis.online import Machines
 from dorm_lab.policies.oasis.prices import Demand, bounds_of
-from dorm_lab.policies.oasis.schedule import best_end, cheapest, place_beside
+from dorm_lab.policies.oasis.schedule import best_end, cheapest, place_near
 from events.quantities import CPU, MEMORY
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Refusal(NamedTuple):
     worth: float
     cost: float
     prices: tuple[Price, ...]
-    """By kind, the most expensive first."""
+    """Prices by kind, the most expensive first."""
 
 
 Row = dict[int, int]
@@ -132,14 +132,14 @@ class Planner:
         self.first = math.floor(problem.at_s / settings.slot_s)
         """The number of the present slot."""
         self.part = min(1.0, max(0.0, self.first + 1 - problem.at_s / settings.slot_s))
-        """How much of it is left."""
+        """Part of the present slot that is left."""
         self.demand = instance.demand.astype(np.float64)
         self._column = {node: place for place, node in enumerate(instance.nodes)}
         self._machines = self._market()
         self.rows: list[Row] = [{} for _ in instance.apps]
         """The present containers of each app."""
         self.plans: dict[int, Plan] = {}
-        """By app; a plan without slots is withdrawn."""
+        """Plans by app; a plan without slots is withdrawn."""
         self.refused: dict[int, Refusal] = {}
         self.endless: list[int] = []
         """Apps whose work is not done within the horizon, whatever they are given."""
@@ -166,10 +166,10 @@ class Planner:
 
     def worth(self, app: int, in_s: float) -> float:
         """Return the worth of completing the app in this many seconds."""
-        one = self.instance.apps[app]
-        if one.utility is not None:
-            return _figure(worth(one.utility, one.age_s + in_s))
-        return _figure(worth(Utility(2 * _finite(one.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s))
+        demand = self.instance.apps[app]
+        if demand.utility is not None:
+            return _figure(worth(demand.utility, demand.age_s + in_s))
+        return _figure(worth(Utility(2 * _finite(demand.weight), DEFAULT_DECAY, self._fastest_s(app)), in_s))
 
     def _fastest_s(self, app: int) -> float:
         """Return the seconds until the app would be done on an empty cluster, in whole slots."""
@@ -181,16 +181,16 @@ class Planner:
         return max(self._left(app), 1.0)
 
     def _left(self, app: int) -> float:
-        one, settings = self.instance.apps[app], self.settings
-        left_s = remaining_s(one, 1, settings.assumed_s) if one.work_s is None else one.work_s
+        demand, settings = self.instance.apps[app], self.settings
+        left_s = remaining_s(demand, 1, settings.assumed_s) if demand.work_s is None else demand.work_s
         return min(left_s if left_s == left_s else settings.assumed_s, MOST_WORK_S) / settings.slot_s
 
     def workers(self, app: int, gangs: int) -> int:
         """Return how many of this many gangs' containers are workers."""
-        one, containers = self.instance.apps[app], gangs * int(self.instance.gang[app])
-        if one.workers_per_server:
-            return containers - -(-containers // (one.workers_per_server + 1))
-        return max(0, containers - one.servers)
+        demand, containers = self.instance.apps[app], gangs * int(self.instance.gang[app])
+        if demand.workers_per_server:
+            return containers - -(-containers // (demand.workers_per_server + 1))
+        return max(0, containers - demand.servers)
 
     # --- plans ----------------------------------------------------------------------------------------------------------
 
@@ -228,10 +228,10 @@ class Planner:
 
     def _hold_pinned(self, app: int) -> None:
         """Nothing is decided about it; others plan around it."""
-        one, row = self.instance.apps[app], self.instance.rows[app]
+        demand, row = self.instance.apps[app], self.instance.rows[app]
         self._take(app, slice(1), row)
-        if one.plan is not None:
-            self.plans[app] = one.plan
+        if demand.plan is not None:
+            self.plans[app] = demand.plan
             for slot, most in enumerate(self._most(app)):
                 if slot > 0:
                     self._take(app, slice(slot, slot + 1), most)
@@ -267,15 +267,15 @@ class Planner:
         """Return the containers of its plan from the present slot on, as runs of equal slots; None if a node is gone or
         a gang not whole."""
         plan = self.instance.apps[app].plan
-        found: list[tuple[slice, Row | None]] = []
+        runs_: list[tuple[slice, Row | None]] = []
         for here, after in pairwise(plan.slots) if plan is not None else ():
             runs = slice(max(0, self._slot_of(here.at_s)), min(self._slot_of(after.at_s), self.settings.slots))
             if runs.start < runs.stop:
-                begin = found[-1][0].stop if found else 0
+                begin = runs_[-1][0].stop if runs_ else 0
                 if begin < runs.start:
-                    found.append((slice(begin, runs.start), {}))
-                found.append((runs, self._row(app, here.counts)))
-        return found
+                    runs_.append((slice(begin, runs.start), {}))
+                runs_.append((runs, self._row(app, here.counts)))
+        return runs_
 
     def _by_slots(self, plan: Plan) -> bool:
         """Return whether all remaining changes of the plan lie between slots.  A plan made with another `slot_s` need not."""
@@ -287,15 +287,16 @@ class Planner:
         )
 
     def _most(self, app: int) -> list[Row]:
-        """Return the most that its plan gives it on each node at any moment of each slot, from the present one on."""
-        plan = self.instance.apps[app].plan
-        found: list[Row] = [{} for _ in range(self.settings.slots)]
+        """Return the most that its plan gives it on each node at any moment of each slot, from the present one on.  A plan
+        that also names a node that is gone, or a part of a gang, still promises the rest."""
+        plan, gang = self.instance.apps[app].plan, int(self.instance.gang[app])
+        most: list[Row] = [{} for _ in range(self.settings.slots)]
         for here, after in pairwise(plan.slots) if plan is not None else ():
-            row = self._row(app, here.counts) or {}
+            row = {self._column[node]: -(-count // gang) for node, count in here.counts.items() if node in self._column}
             start = math.floor((here.at_s + SAME_S) / self.settings.slot_s) - self.first
-            for each in found[max(0, start) : max(0, self._slot_of(after.at_s))]:
+            for each in most[max(0, start) : max(0, self._slot_of(after.at_s))]:
                 each |= {node: max(count, each.get(node, 0)) for node, count in row.items()}
-        return found
+        return most
 
     def _slot_of(self, at_s: float) -> int:
         """Return the first slot that begins at this moment or later; the present one began when this was asked."""
@@ -327,12 +328,12 @@ class Planner:
 
     def _admit(self, app: int, *, at_any_price: bool) -> bool:
         """Give the app its best schedule if that is worth more than it costs; return whether it has one."""
-        instance, one = self.instance, self.instance.apps[app]
+        instance, demand = self.instance, self.instance.apps[app]
         counts = self._counts(app)
         workers = np.array([self.workers(app, count) for count in counts.tolist()], np.float64)
         useless = workers <= 0
-        if one.chunks:
-            useless |= workers > one.chunks
+        if demand.chunks:
+            useless |= workers > demand.chunks
         useless[0] = False
         done, work = self._done(app, workers)
         seen = _Seen(self._machines, self.demand[app], instance.eligible[instance.requirement[app]])
@@ -346,28 +347,28 @@ class Planner:
         # No number of workers does more work per container than this.
         most = np.max(np.minimum(done[:2, 1:], work) / counts[1:], axis=1, initial=0.0)
         unit = least / np.maximum(np.append(most[:1], np.full(len(least) - 1, most[-1])), 1e-300)
-        rises = one.utility is not None and not one.utility.decay >= 0
-        found = best_end(costs, done, work, lambda slot: self._worth_by(app, slot), unit, rises=rises)
-        if found is None:
+        rises = demand.utility is not None and not demand.utility.decay >= 0
+        end = best_end(costs, done, work, lambda slot: self._worth_by(app, slot), unit, rises=rises)
+        if end is None:
             self.endless.append(app)
             return False
-        end_s = (self.first + found.last + 1) * self.settings.slot_s
-        if not at_any_price and not found.worth > found.cost:
-            rows = self._place(app, [int(counts[index]) for index in found.table.counts(found.last)], seen)
-            self.refused[app] = Refusal(end_s - self.now_s, found.worth, found.cost, self._prices(app, rows))
+        end_s = (self.first + end.last + 1) * self.settings.slot_s
+        if not at_any_price and not end.worth > end.cost:
+            rows = self._place(app, [int(counts[index]) for index in end.table.counts(end.last)], seen)
+            self.refused[app] = Refusal(end_s - self.now_s, end.worth, end.cost, self._prices(app, rows))
             return False
-        rows = self._place(app, [int(counts[index]) for index in found.table.counts(found.last)], seen)
-        most_cost = math.inf if at_any_price else found.worth - found.cost
-        cost = found.cost + self._at_once(rows, seen, most_cost)
+        rows = self._place(app, [int(counts[index]) for index in end.table.counts(end.last)], seen)
+        most_cost = math.inf if at_any_price else end.worth - end.cost
+        cost = end.cost + self._at_once(rows, seen, most_cost)
         self.rows[app] = rows[0]
         for slot, row in enumerate(rows):
             self._take(app, slice(slot, slot + 1), row)
-        self.plans[app] = Plan(self._slots(app, rows, end_s), found.worth, cost)
+        self.plans[app] = Plan(self._slots(app, rows, end_s), end.worth, cost)
         return True
 
     def _prices(self, app: int, rows: list[Row]) -> tuple[Price, ...]:
         """Return the payment of a schedule for each kind of resource."""
-        machines, found = self._machines, []
+        machines, paid = self._machines, []
         uses = [(slot, node, count) for slot, row in enumerate(rows) for node, count in row.items()]
         slots, nodes, counts = np.array(uses, np.int64).reshape(-1, 3).T
         lasts = np.where(slots == 0, self.part, 1.0)
@@ -379,8 +380,8 @@ class Planner:
             full = machines.used[slots, nodes, k] / np.maximum(machines.capacity[nodes, k], 1)
             cost = math.fsum((amount * prices[:, k] / machines.units[k]).tolist())
             weighed = [math.fsum((amount * values).tolist()) / total for values in (per_unit, full)]
-            found.append(Price(kind, _figure(cost), _figure(weighed[0]), weighed[1]))
-        return tuple(sorted(found, key=lambda price: (-price.cost, price.kind)))
+            paid.append(Price(kind, _figure(cost), _figure(weighed[0]), weighed[1]))
+        return tuple(sorted(paid, key=lambda price: (-price.cost, price.kind)))
 
     def _worth_by(self, app: int, slot: int) -> float:
         """Return the worth of completing the app by the end of this slot."""
@@ -421,20 +422,20 @@ class Planner:
             if slot == 0 and sum(had.values()) == count and all(held <= fits[node] for node, held in had.items()):
                 rows.append(dict(had))
             else:
-                rows.append(place_beside(price, fits, order, count, had))
+                rows.append(place_near(price, fits, order, count, had))
             had = rows[-1] or had
         return rows
 
     def _slots(self, app: int, rows: list[Row], end_s: float) -> tuple[Slot, ...]:
         """Return a slot for each change, and one for the end."""
         gang, nodes = int(self.instance.gang[app]), self.instance.nodes
-        found: list[Slot] = []
+        slots: list[Slot] = []
         for number, row in enumerate(rows):
             counts = {nodes[node]: count * gang for node, count in sorted(row.items())}
-            if not found or counts != found[-1].counts:
+            if not slots or counts != slots[-1].counts:
                 at_s = (self.first + number) * self.settings.slot_s if number else self.now_s
-                found.append(Slot(at_s, counts))
-        return (*found, Slot(end_s, {}))
+                slots.append(Slot(at_s, counts))
+        return (*slots, Slot(end_s, {}))
 
 
 def _figure(amount: float) -> float:

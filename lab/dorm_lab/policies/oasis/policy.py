@@ -52,9 +52,9 @@ class OasisPolicy:
             dict(held) if pinned else row
             for row, held, pinned in zip(planner.rows, instance.rows, instance.pinned.tolist(), strict=True)
         ]
-        found = answer.by_rule(instance, rows, _explain(instance, planner, rows))
+        allocation = answer.by_rule(instance, rows, _explain(instance, planner, rows))
         plans = {instance.apps[app].id: plan for app, plan in sorted(planner.plans.items())}
-        return msgspec.structs.replace(found, plans=plans)
+        return msgspec.structs.replace(allocation, plans=plans)
 
 
 def _explain(instance: Instance, planner: Planner, rows: integer.Rows) -> dict[str, Reason]:

@@ -6,9 +6,9 @@
     1/η1 = min_i W_i Σ_r w_i^r / (T Σ_h Σ_r c_h^r)      the smallest η1 that the analysis admits;  η2 alike
 
 At use 0 the price is so low that any job may be admitted; if a resource is used up the price is U, which no job can pay.
-OASiS is 2α-competitive with α = max_r (1, ln U1^r/L1, ln U2^r/L2).  That holds in the limit of jobs that are small beside a
-machine: the analysis replaces the growth of a price by its derivative, and takes a machine to be full if its price is U.  A
-job as large as a machine can keep out another that is worth any number of times more.
+OASiS is 2α-competitive with α = max_r (1, ln U1^r/L1, ln U2^r/L2).  That holds in the limit of jobs that are small compared
+with a machine: the analysis replaces the growth of a price by its derivative, and takes a machine to be full if its price is
+U.  A job as large as a machine can keep out another that is worth any number of times more.
 
 The form of U, L and η is from memory of the paper; a test checks that the prices before the first job sum to at most half of
 the optimum, which its analysis needs.  Chosen here if the text is open:
@@ -84,7 +84,7 @@ class Demand(NamedTuple):
     best: float
     """The worth of the job on an empty cluster."""
     end: float
-    """Its worth at the end of the horizon."""
+    """Worth of the job at the end of the horizon."""
     work: int
     """Worker-slots."""
     each: Sequence[float]
@@ -96,11 +96,11 @@ def bounds_of(demands: Sequence[Demand], total: float, slots: int, kinds: int) -
     used = [demand for demand in demands if demand.best > 0 and sum(demand.each) > 0]
     if not used or total <= 0:
         return Bounds(np.ones(kinds), 1.0)
-    eta = slots * total / min(one.work * sum(one.each) for one in used)
-    floor = LEAST_PART * max(one.best for one in used)
-    least = min(max(one.end, floor) / (4 * eta * one.work * sum(one.each)) for one in used)
+    eta = slots * total / min(job.work * sum(job.each) for job in used)
+    floor = LEAST_PART * max(job.best for job in used)
+    least = min(max(job.end, floor) / (4 * eta * job.work * sum(job.each)) for job in used)
     most = [
-        max((one.best / one.each[kind] for one in used if one.each[kind] > 0), default=least) for kind in range(kinds)
+        max((job.best / job.each[kind] for job in used if job.each[kind] > 0), default=least) for kind in range(kinds)
     ]
     return Bounds(np.array(most), least)
 
@@ -109,7 +109,7 @@ def bounds(cluster: Cluster, jobs: Sequence[Job]) -> Both:
     """Return the bounds for an instance whose jobs are all known; those that cannot end within the horizon do not count."""
     slot_s, slots = cluster.slot_s, cluster.slots
     able = [job for job in jobs if job.arrival + job.fewest_slots(slot_s) <= slots]
-    found = []
+    bounds_ = []
     for machines, each in (
         (cluster.workers, [job.worker for job in able]),
         (cluster.servers, [job.server for job in able]),
@@ -124,5 +124,5 @@ def bounds(cluster: Cluster, jobs: Sequence[Job]) -> Both:
             for job, needs in zip(able, each, strict=True)
         ]
         kinds = len(machines[0]) if machines else 0
-        found.append(bounds_of(demands, math.fsum(map(math.fsum, machines)), slots, kinds))
-    return Both(*found)
+        bounds_.append(bounds_of(demands, math.fsum(map(math.fsum, machines)), slots, kinds))
+    return Both(*bounds_)

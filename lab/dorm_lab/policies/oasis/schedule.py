@@ -41,12 +41,12 @@ class Table(NamedTuple):
     def counts(self, last: int) -> list[int]:
         """Return the containers by slot of the cheapest schedule that is done by the end of slot `last`."""
         left = self.total.shape[1] - 1
-        found = [0] * (last + 1)
+        workers = [0] * (last + 1)
         for slot in range(last, -1, -1):
             before = np.maximum(left - self.done[slot], 0)
-            found[slot] = int(np.argmin(self.costs[slot] + self.total[slot, before]))
-            left = int(before[found[slot]])
-        return found
+            workers[slot] = int(np.argmin(self.costs[slot] + self.total[slot, before]))
+            left = int(before[workers[slot]])
+        return workers
 
 
 def fill(costs: Floats, done: Ints, work: int) -> Table:
@@ -152,9 +152,9 @@ class Offer(NamedTuple):
     """Machines of one group in all slots, from the point of view of one job: arrays of slots by machines."""
 
     price: Floats
-    """Of one worker, or one parameter server, of this job."""
+    """Price of one worker, or one parameter server, of this job."""
     room: Ints
-    """How many of them the machine has room for."""
+    """Number of them for which the machine has room."""
 
 
 def unit_costs(offer: Offer, most: int) -> Floats:
@@ -197,7 +197,7 @@ def place(price: Floats, room: Ints, count: int, had: Collection[int]) -> dict[i
     return _filled(room, count, np.lexsort((elsewhere, price, room <= 0)).tolist())
 
 
-def place_beside(price: Floats, room: Ints, order: Ints, count: int, had: Collection[int]) -> dict[int, int]:
+def place_near(price: Floats, room: Ints, order: Ints, count: int, had: Collection[int]) -> dict[int, int]:
     """Place units on the machines of the slot before, and only then on others by price, so that nothing is moved for a lower
     price; `order` has all machines by price."""
     stays = sorted(had, key=lambda machine: (float(price[machine]), machine))
@@ -207,11 +207,11 @@ def place_beside(price: Floats, room: Ints, order: Ints, count: int, had: Collec
 
 def _filled(room: Ints, count: int, machines: Iterable[int]) -> dict[int, int]:
     """Fill machines in their order."""
-    found: dict[int, int] = {}
+    placed: dict[int, int] = {}
     for machine in machines:
         here = min(count, int(room[machine]))
         if here <= 0:
             break
-        found[machine] = here
+        placed[machine] = here
         count -= here
-    return dict(sorted(found.items()))
+    return dict(sorted(placed.items()))

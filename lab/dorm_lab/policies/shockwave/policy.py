@@ -76,7 +76,7 @@ class ShockwavePolicy:
         wanted = fixed_counts.wanted(instance, settings)
         window = plan(instance, wanted, settings)
         # Those of the first round come first, in its order; then the others, if the cluster still has room for them.
-        order = list(dict.fromkeys(app for one in window.rounds for app in one))
+        order = list(dict.fromkeys(app for round_ in window.rounds for app in round_))
         order += [app for app in window.apps if app not in window.first]
         packing = preemptive.serve(instance, wanted, [preemptive.Choice(app) for app in order])
 
@@ -143,10 +143,10 @@ def plan(instance: Instance, wanted: Ints, settings: dict[str, Any]) -> Window:
         made = planned(market, solution, running, turns)
         best = close(market.value(counts_in(market, made)), solution.bound)
         status = "optimal" if best else "near" if solution.status == "optimal" else solution.status
-    rounds = [[int(apps[each]) for each in one] for one in made]
+    rounds = [[int(apps[each]) for each in round_] for round_ in made]
     first: dict[int, int] = {}
-    for now, one in enumerate(rounds):
-        for app in one:
+    for now, round_ in enumerate(rounds):
+        for app in round_:
             first.setdefault(app, now)
     return Window(apps.tolist(), rounds, first, status)
 

@@ -80,16 +80,16 @@ def _relaxed(market: Market) -> tuple[Floats, float]:
     right = np.concatenate([np.full(kinds, market.rounds * market.round_s), -market.left_s[longest]])
     cost = np.append(-worth, market.makespan_worth)
     matrix = _matrix(blocks, (len(right), last + 1))
-    found = linprog(
+    solved = linprog(
         cost, A_ub=matrix, b_ub=right, bounds=[*((0.0, each) for each in most.tolist()), (0.0, None)], method="highs-ds"
     )
-    if found.status != 0:
-        raise ValueError(found.message)
-    solution = np.asarray(found.x, np.float64)
+    if solved.status != 0:
+        raise ValueError(solved.message)
+    solution = np.asarray(solved.x, np.float64)
     none = np.zeros(len(market.left_s), np.int64)
     before = float(market.budget @ market.log_utility(none))
     seconds: Floats = np.bincount(app, weights=solution[:last], minlength=len(none)).astype(np.float64)
-    return seconds, before - float(found.fun or 0.0)
+    return seconds, before - float(solved.fun or 0.0)
 
 
 def _rounded(market: Market, seconds: Floats) -> Ints:
@@ -116,8 +116,8 @@ def _rounded(market: Market, seconds: Floats) -> Ints:
 
 def _searched(market: Market) -> tuple[Ints | None, str]:
     """Return the counts that HiGHS finds."""
-    found, status = _milp(market, each_round=False)
-    counts = None if found is None else found[:, 0]
+    solved, status = _milp(market, each_round=False)
+    counts = None if solved is None else solved[:, 0]
     if counts is not None and (counts @ market.use > market.rounds + _ROOM * len(counts)).any():
         return None, status
     return counts, status
@@ -129,10 +129,10 @@ def by_round(market: Market) -> Ints | None:
     if len(market.left_s) * market.rounds > SMALL:
         return None
     try:
-        found, _ = _milp(market, each_round=True)
+        solved, _ = _milp(market, each_round=True)
     except Exception:  # A solver that raises costs quality, never the round.
         return None
-    return found if found is not None and (found.T @ market.use <= 1 + _ROOM * len(found)).all() else None
+    return solved if solved is not None and (solved.T @ market.use <= 1 + _ROOM * len(solved)).all() else None
 
 
 def _milp(market: Market, *, each_round: bool) -> tuple[Ints | None, str]:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _ROOM = 1e-9
 
 
-def planned(market: Market, found: Solution, running: Flags, place: Sequence[int]) -> list[list[int]]:
+def planned(market: Market, solution: Solution, running: Flags, place: Sequence[int]) -> list[list[int]]:
     """Return the apps of each round, in their order.  If whole partitions do not fill the rounds as the program assumes, a
     small window is solved again round by round.  `place` decides ties."""
-    made = schedule(market, found.counts, running, place)
+    made = schedule(market, solution.counts, running, place)
     value = market.value(counts_in(market, made))
-    if close(value, found.bound):
+    if close(value, solution.bound):
         return made
     exact = by_round(market)
     if exact is None or market.value(exact.sum(axis=1)) <= value:
@@ -49,7 +49,7 @@ def planned(market: Market, found: Solution, running: Flags, place: Sequence[int
 
 def counts_in(market: Market, made: Sequence[Sequence[int]]) -> Ints:
     """Return how many of these rounds each app has."""
-    return np.bincount(np.array([app for one in made for app in one], np.int64), minlength=len(market.left_s))
+    return np.bincount(np.array([app for round_ in made for app in round_], np.int64), minlength=len(market.left_s))
 
 
 def _filling(market: Market, running: Flags, place: Sequence[int]) -> list[int]:

@@ -62,8 +62,8 @@ def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -
     collected.read(table.rows(), _reader(table))
     ends = [job.at + job.duration_s for job, _, _ in collected.jobs]
     last = max(ends, default=0.0)
-    said = [text.format(cut_off=f"{ends.count(last):,}") for text in ASSUMPTIONS]
-    return fitting(collected.workload("alibaba", seed, nodes=nodes, assumptions=said), nodes, strict=strict)
+    assumptions = [text.format(cut_off=f"{ends.count(last):,}") for text in ASSUMPTIONS]
+    return fitting(collected.workload("alibaba", seed, nodes=nodes, assumptions=assumptions), nodes, strict=strict)
 
 
 def _reader(table: Csv) -> Callable[[list[str]], Job]:

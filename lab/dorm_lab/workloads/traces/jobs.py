@@ -35,9 +35,9 @@ class Job(NamedTuple):
     """One valid row."""
 
     at: float
-    """When it was submitted, in seconds: since 1970 if the trace has dates, else on its own clock."""
+    """Time of its submission, in seconds: since 1970 if the trace has dates, else on its own clock."""
     duration_s: float
-    """How long it ran, with the containers that it had."""
+    """Seconds for which it ran, with the containers that it had."""
     containers: int
     demand: tuple[tuple[str, Quantity], ...]
     """Demand of one container."""
@@ -127,7 +127,7 @@ class Collected:
     def __init__(self, path: Path, rules: Rules, *, strict: bool) -> None:
         self.path = path
         self.jobs: list[tuple[Job, int, AppSpec]] = []
-        """With the line, and a spec that lacks only its name."""
+        """Jobs with their lines, and with specs that lack only their names."""
         self.skipped: list[Skipped] = []
         self._rules = rules
         self._strict = strict
@@ -206,9 +206,9 @@ class Collected:
             )
             for job, line, spec in chosen
         )
-        said = [*assumptions, *rules.assumptions()]
+        notes = [*assumptions, *rules.assumptions()]
         if names.renamed:
-            said.append(f"{names.renamed} jobs had a name that was taken, and got a number after it.")
+            notes.append(f"{names.renamed} jobs had a name that was taken, and got a number after it.")
         return Workload(
             name=name,
             apps=apps,
@@ -217,16 +217,16 @@ class Collected:
             rows=len(jobs) + len(self.skipped),
             cut=len(jobs) - len(apps),
             unsorted=unsorted,
-            assumptions=tuple(said),
+            assumptions=tuple(notes),
         )
 
     def _unsorted(self) -> tuple[int, ...]:
-        found, before = [], -math.inf
+        lines, before = [], -math.inf
         for job, line, _ in self.jobs:
             if job.at < before:
-                found.append(line)
+                lines.append(line)
             before = job.at
-        return tuple(found)
+        return tuple(lines)
 
     def _chosen(self, jobs: list[tuple[Job, int, AppSpec]], seed: int) -> tuple[float, list[tuple[Job, int, AppSpec]]]:
         """Return the workload's start on the trace's clock, and the requested jobs."""
@@ -254,8 +254,8 @@ class Collected:
                 return moment(text, name)
             return duration(text) + (first if first >= _CALENDAR_FROM else 0.0)
         except ValueError:
-            words = f"{name}: {short(text)} is neither a date such as 2017-10-01 nor a time such as 5d or 12h"
-            raise SimulationError(f"{self.path}: {words}", code="workload.window.malformed") from None
+            message = f"{name}: {short(text)} is neither a date such as 2017-10-01 nor a time such as 5d or 12h"
+            raise SimulationError(f"{self.path}: {message}", code="workload.window.malformed") from None
 
     def _nothing_left(self, good: int) -> str:
         first = f"; the first, line {self.skipped[0].line}: {self.skipped[0].reason}" if self.skipped else ""

@@ -27,19 +27,19 @@ ASSUMPTIONS = (
 
 
 def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -> Workload:
-    """Read the trace.  Besides the options of all traces, `cpu` and `memory` are a container's demand beside its GPU (default:
-    none).
+    """Read the trace.  Besides the options of all traces, `cpu` and `memory` are a container's demand in addition to its
+    GPU (default: none).
 
     Raises SimulationError."""
     rules = Rules.of(options)
-    beside = {name: amount for name in ("cpu", "memory") if (amount := options.text(name))}
+    others = {name: amount for name in ("cpu", "memory") if (amount := options.text(name))}
     options.done()
     table = Csv(path)
     at, lasted, gpus = (table.column(name) for name in COLUMNS[:3])
     user = table.columns.index("cluster") if "cluster" in table.columns else None
     if strict:
         table.refuse_unknown(COLUMNS)
-    demand: tuple[tuple[str, Quantity], ...] = (("gpu", 1), *beside.items())
+    demand: tuple[tuple[str, Quantity], ...] = (("gpu", 1), *others.items())
 
     def job(fields: list[str]) -> Job:
         return Job(

@@ -31,7 +31,7 @@ BOUNDS: dict[Bounds, str] = {
     "rigid": "exactly as many as the job requested",
     "wide": "from one container up to as many as its profile covers, 64 at most",
 }
-"""How many containers an app may have."""
+"""Bounds of the number of containers of an app."""
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 NODES = tuple(SimulatedNode(f"node-{index:02}", {"gpu": GPUS_PER_NODE}) for index in range(MOST_NODES))
@@ -43,7 +43,7 @@ BATCHES: dict[Batches, str] = {
     "fixed": "Each job keeps the batch size of its row",
     "tuned": "Each job accepts any batch size that was measured, begins with that of its row and reports its gradient noise",
 }
-"""Whether the batch size of a job may change."""
+"""Ways to treat the batch size of a job."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -103,11 +103,13 @@ def read(
 
 def bounded(app: SimulatedApp, bounds: Bounds) -> SimulatedApp:
     """Return the same job with other bounds.  What it asked for is its `n_max` as it was read with any but `wide`."""
-    asked = app.spec.n_max
-    most = app.spec.speed[-1][0] if app.spec.speed else asked
+    requested = app.spec.n_max
+    most = app.spec.speed[-1][0] if app.spec.speed else requested
     if isinstance(app.speed, Tuned):
         most = max(most, app.speed.most_containers)
-    n_min, n_max = {"requested": (1, asked), "rigid": (asked, asked), "wide": (1, max(asked, most))}[bounds]
+    n_min, n_max = {"requested": (1, requested), "rigid": (requested, requested), "wide": (1, max(requested, most))}[
+        bounds
+    ]
     return msgspec.structs.replace(app, spec=msgspec.structs.replace(app.spec, n_min=n_min, n_max=n_max))
 
 
@@ -128,10 +130,10 @@ class _Reader:
     def app(self, name: str, time: str, application: str, gpus: str, batch_size: str, *, line: int) -> SimulatedApp:
         """Return the app of one row.  Raises BrokenRow."""
         at_s = number(time, "time", most=LATEST_S)
-        asked, batch = count(gpus, "num_replicas"), count(batch_size, "batch_size")
+        requested, batch = count(gpus, "num_replicas"), count(batch_size, "batch_size")
         known = self._of(application, batch)
-        if asked > len(known.curve):
-            text = f"{asked} GPUs are more than a batch of {batch} can be spread over ({len(known.curve)})"
+        if requested > len(known.curve):
+            text = f"{requested} GPUs are more than a batch of {batch} can be spread over ({len(known.curve)})"
             raise BrokenRow(text, code="trace.value.out_of_range")
         if name in self._names:
             raise BrokenRow(f"a row above has the name {name} already", code="trace.name.given_twice")
@@ -143,7 +145,7 @@ class _Reader:
                     "resume": ["train", application, "--resume"],
                     "demand": {"gpu": 1},
                     "n_min": 1,
-                    "n_max": asked,
+                    "n_max": requested,
                     "steps": max(1, round(known.steps)),
                     "speed": known.curve,
                     "labels": {"type": application},
@@ -153,7 +155,7 @@ class _Reader:
         except SpecError as error:
             raise BrokenRow(str(error), code=error.code) from None
         self._names.add(name)
-        app = SimulatedApp(at_s=at_s, spec=spec, work=known.steps, speed=known.speed, line=line, had=asked)
+        app = SimulatedApp(at_s=at_s, spec=spec, work=known.steps, speed=known.speed, line=line, had=requested)
         if isinstance(known.speed, Tuned):
             work = known.speed.work
             app = msgspec.structs.replace(app, work=work, steps_per_unit=known.steps / work)

@@ -177,11 +177,11 @@ def moment(text: str, what: str) -> float:
         time = datetime.fromisoformat(text)
         seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        words = f"{what} is {_shown(text)}, which is not a time such as 2017-10-09 07:01:55"
-        raise BrokenRow(words, code=_MALFORMED) from None
+        message = f"{what} is {_shown(text)}, which is not a time such as 2017-10-09 07:01:55"
+        raise BrokenRow(message, code=_MALFORMED) from None
     if not 0 <= seconds <= LATEST_S:
-        words = f"{what} is {_shown(text)}, {'before 1970' if seconds < 0 else 'in the far future'}"
-        raise BrokenRow(words, code=_OUT_OF_RANGE)
+        message = f"{what} is {_shown(text)}, {'before 1970' if seconds < 0 else 'in the far future'}"
+        raise BrokenRow(message, code=_OUT_OF_RANGE)
     return seconds
 
 

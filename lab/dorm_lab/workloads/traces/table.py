@@ -104,13 +104,13 @@ class _Clock:
 
     def seconds(self, text: str, what: str) -> float:
         dates = is_calendar(text)
-        found = moment(text, what) if dates else number(text, what, most=LATEST_S)
+        value = moment(text, what) if dates else number(text, what, most=LATEST_S)
         if self._dates is None:
             self._dates = dates
         if dates != self._dates:
-            words = f"{what} is {short(text)}, but the rows above have {'dates' if self._dates else 'seconds'}"
-            raise BrokenRow(words, code="trace.value.other_clock")
-        return found
+            message = f"{what} is {short(text)}, but the rows above have {'dates' if self._dates else 'seconds'}"
+            raise BrokenRow(message, code="trace.value.other_clock")
+        return value
 
 
 def _amount(table: Csv, name: str, text: str) -> tuple[str, Callable[[list[str]], Quantity]]:
@@ -120,8 +120,8 @@ def _amount(table: Csv, name: str, text: str) -> tuple[str, Callable[[list[str]]
         try:
             resource(name, text)
         except QuantityError:
-            words = f"{name}: {short(text)} is neither a column ({table.listed}) nor an amount"
-            raise SimulationError(f"{table.path}: {words}", code="trace.column.missing") from None
+            message = f"{name}: {short(text)} is neither a column ({table.listed}) nor an amount"
+            raise SimulationError(f"{table.path}: {message}", code="trace.column.missing") from None
         return name, lambda _: text
     place = table.column(column)
 

@@ -268,7 +268,7 @@ def test_folders_nested_without_end_are_found_and_deleted(tmp_path: Path) -> Non
     os.close(inside)
     assert "nested more than 100 folders" in disk.measured([dirs.run_dir(key)], 1 << 30)
     dirs.remove(key)
-    assert dirs.found() == []
+    assert dirs.container_keys() == []
     while [path.name for path in dirs.root.iterdir()] != ["lock"]:  # It is removed in a separate thread.
         time.sleep(0.01)
     dirs.close()

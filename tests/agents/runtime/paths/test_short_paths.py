@@ -18,7 +18,7 @@ from agents.runtime.process import records, short_paths
 from agents.runtime.process import runtime as process
 from agents.runtime.process.runtime import ProcessRuntime
 from agents.runtime.process.short_paths import ABANDONED_S, recorded, remove_abandoned
-from agents.runtime.run_dirs import RunDirs, work_beside
+from agents.runtime.run_dirs import RunDirs, work_copy
 from tests.agents.harness import PATIENCE_S, POLITE, Harness, container_dir, ended, look, output, says
 from tests.agents.killed_agent import start_and_kill
 from tests.errors import raises
@@ -339,4 +339,4 @@ def test_the_copy_of_an_earlier_release_is_found_where_it_was(tmp_path: Path) ->
     assert dirs.work_dirs(key) == (container / "project", container / "project/up", container / "project/up/work")
     (container / "run").mkdir(parents=True)
     assert dirs.run_dir(key) == container / "run"
-    assert dirs.work_dirs(key) == (container / "work",) == (work_beside(dirs.run_dir(key)),)
+    assert dirs.work_dirs(key) == (container / "work",) == (work_copy(dirs.run_dir(key)),)

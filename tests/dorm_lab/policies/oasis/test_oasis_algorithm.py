@@ -17,7 +17,7 @@ from dorm.policies.problem import Utility
 from dorm_lab.policies.oasis.model import worth, worth_in
 from dorm_lab.policies.oasis.online import Market, run
 from dorm_lab.policies.oasis.prices import Both, Bounds, bounds, rounded
-from dorm_lab.policies.oasis.schedule import Offer, best_end, fill, place, place_beside, unit_costs
+from dorm_lab.policies.oasis.schedule import Offer, best_end, fill, place, place_near, unit_costs
 from dorm_lab.policies.oasis.schedule import cheapest as cheapest_units
 from tests.dorm_lab.policies.oasis.instances import cluster, instances, job
 from tests.policies.problems import slow_machine
@@ -138,7 +138,7 @@ def test_at_equal_prices_containers_stay() -> None:
     assert place(np.array([1.0, 1.0, 0.5]), np.array([2, 2, 1]), 2, had={1}) == {1: 1, 2: 1}
     assert place(rounded(np.array([1.0 + 1e-13, 1.0])), np.array([2, 2]), 2, had=()) == {0: 2}
     assert rounded(np.array([0.0, 1e-300, 3e200, math.inf])).tolist() == pytest.approx([0.0, 1e-300, 3e200, math.inf])
-    assert place_beside(np.array([1.0, 2.0]), np.array([2, 2]), np.array([0, 1]), 3, had={1}) == {0: 1, 1: 2}
+    assert place_near(np.array([1.0, 2.0]), np.array([2, 2]), np.array([0, 1]), 3, had={1}) == {0: 1, 1: 2}
 
 
 @MANY

@@ -125,6 +125,17 @@ def test_a_plan_made_for_other_slots_is_made_again_and_its_room_is_not_promised_
     assert got.plans["new"].slots == (Slot(0.0, {}), Slot(200.0, {"n0": 2}), Slot(300.0, {}))
 
 
+def test_a_pinned_apps_plan_keeps_its_room_although_one_of_its_nodes_is_gone() -> None:
+    plan = Plan((Slot(0.0, {}), Slot(200.0, {"n0": 3, "gone": 1}), Slot(400.0, {})))
+    pinned = working(app("pinned", 4, 4, (4, 4)), 400.0, plan=plan)
+    pinned = msgspec.structs.replace(pinned, pinned=True)
+    got = solve(ONE, pinned, working(app("new", 1, 4, (2, 2)), 800.0))
+    counts = {
+        at_s: [slot for slot in got.plans["new"].slots if slot.at_s <= at_s][-1].counts for at_s in (200.0, 300.0)
+    }
+    assert all(sum(each.values()) <= 1 for each in counts.values()), counts
+
+
 def test_an_app_on_an_empty_cluster_is_admitted_and_its_plan_is_as_short_as_its_work() -> None:
     """8 worker-slots on 4 containers: two slots."""
     critical = Utility(worth=10.0, decay=0.05, target_s=300.0)
