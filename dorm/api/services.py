@@ -86,7 +86,7 @@ class Services:
         self.masters = MastersWatch(connection.leadership, clock, ask)
         self.servers = ServersWatch(connection.inspect if isinstance(connection, Connection) else None)
         self.events = EventStreams(self.follower, self.recent, limits)
-        self.view = ViewStream(self.follower, limits, lambda: self.newest.found)
+        self.view = ViewStream(self.follower, limits, lambda: self.newest.reports)
         self.addresses: Addresses = whole.addresses if whole else Addresses(limits)
         self.answers = Kept(limits.answers)
         self.encoded = Encoded()
