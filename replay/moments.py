@@ -1,4 +1,5 @@
-"""Names of a state of the past: `120` (a sequence), `2026-11-21T09:00` (a time), `-10m` (before the log's end)."""
+"""Names of a state of the past: `120` (a sequence), `120.2` (a position, which stands for its whole record),
+`2026-11-21T09:00` (a time), `-10m` (before the log's end)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from events.quantities import SECOND, QuantityError, duration, short
 from replay import ReplayError
 
 _CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?( ?(Z|UTC))?", re.IGNORECASE)
+_POSITION = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?", re.ASCII)
 _DAY = 24 * 3600 * SECOND
 
 
@@ -73,8 +75,11 @@ def parse_clock(text: str, now: int) -> AtSequence | AtTime:
 
 
 def parse(text: str) -> Moment:
-    """Parse a moment.  Digits alone are a sequence; a time without a zone is UTC.  Raises MomentError."""
+    """Parse a moment.  Digits alone are a sequence, and a position as it is printed (`844.0`, `844~57`) is that of its
+    record; a time without a zone is UTC.  Raises MomentError."""
     text = text.strip()
+    if _POSITION.fullmatch(text):
+        return AtSequence(int(re.split("[.~]", text)[0]))
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return AtSequence(int(text))
     if text.startswith("-"):

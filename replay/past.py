@@ -55,6 +55,7 @@ class PastApp(msgspec.Struct, frozen=True, kw_only=True):
     """The sweep that it belonged to, "" for none."""
     parameters: dict[str, Setting]
     """Parameters of its sweep."""
+    labels: dict[str, str]
     state: str
     """`completed`, `failed`, `cancelled`; or `live` if it had not ended."""
     why: str
@@ -113,6 +114,16 @@ async def gather(
     last, latest = await _end(log, until)
     await fold_on(log, state, last, latest, progress=progress, seen=watched.see)
     return Gathered(watched.rows(state), state, begin)
+
+
+def ended_since(state: State, time: int, *, wanted: Callable[[App], bool] = lambda app: True) -> list[PastApp] | None:
+    """Return what `gather` finds from a log time on (UTC ns) up to this state, from the state alone; None if the state may
+    have dropped apps that ended since, so that only the log has them."""
+    kept_s = min([state.settings.retention_s, *state.settings.tenant_retention_s.values()])
+    if time + int(kept_s * SECOND) < state.time:
+        return None
+    apps = (app for app in state.apps.values() if (not app.ended or app.ended_at > time) and wanted(app))
+    return [row_of(app, state.time) for app in sorted(apps, key=lambda app: (app.seq, app.id))]
 
 
 async def _end(log: ReadableLog, until: Moment | None) -> tuple[int, int | None]:
@@ -174,6 +185,7 @@ def row_of(app: App, now: int) -> PastApp:
         user=app.tenant,
         sweep=group.name if group is not None else "",
         parameters=group.parameters if group is not None else {},
+        labels=app.spec.labels,
         state=app.ended or "live",
         why=app.end_reason,
         submitted_at=app.submitted_at,
@@ -265,9 +277,11 @@ def select(
     users: Sequence[str] = (),
     states: Sequence[str] = (),
     conditions: Sequence[Condition] = (),
+    text: str = "",
 ) -> list[PastApp]:
     """Return the rows that match: any of the names (of the app, its sweep, or its id, with `*` and `?`), any of the users, any
-    of the states (default: all that ended), and all conditions."""
+    of the states (default: all that ended), all conditions, and the text (`has_text`)."""
+    text = text.casefold()
     return [
         row
         for row in rows
@@ -275,7 +289,14 @@ def select(
         and (not users or row.user in users)
         and (row.state in states if states else row.state != "live")
         and all(condition.holds(row) for condition in conditions)
+        and (not text or has_text(row, text))
     ]
+
+
+def has_text(row: PastApp, text: str) -> bool:
+    """Return whether the app's name, id, user, sweep, end or a label, as `key=value`, has a text, which is in lower case."""
+    labels = (f"{key}={value}" for key, value in row.labels.items())
+    return any(text in part.casefold() for part in (row.name, row.id, row.user, row.sweep, row.why, *labels))
 
 
 def named(name: str, id: str, sweep: str, wanted: str) -> bool:
@@ -319,4 +340,6 @@ def _value(row: PastApp, name: str) -> Any:
 
 # --- past -------------------------------------------------------------------------------------------------------------
 
-__all__ = ["Condition", "Gathered", "PastApp", "SelectError", "gather", "in_order", "parse_condition", "select"]
+__all__ = [
+    "Condition", "Gathered", "PastApp", "SelectError", "ended_since", "gather", "in_order", "parse_condition", "select",
+]  # fmt: skip

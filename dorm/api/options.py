@@ -64,6 +64,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """0 takes any free one."""
     allow_hosts: tuple[str, ...] = ()
     """Further accepted host names, such as the name of a reverse proxy."""
+    embed_in: tuple[str, ...] = ()
+    """Sites that may show the dashboard in a frame, as sources of a Content-Security-Policy (`https://wiki.example`)."""
     user: str | None = None
     """User of requests that name no user; None for the login name of the process."""
     certificate: Path | None = None

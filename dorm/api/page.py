@@ -19,7 +19,7 @@ from dorm.api.errors import Missing
 from dorm.api.responses import packed, packs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from importlib.resources.abc import Traversable
 
 PACKAGE = "dorm.web"
@@ -45,13 +45,16 @@ class File(msgspec.Struct, frozen=True):
 class Page:
     """All files of the page."""
 
-    def __init__(self, files: dict[str, File]) -> None:
+    def __init__(self, files: dict[str, File], embed_in: Sequence[str] = ()) -> None:
+        """`embed_in`: sites that may show it in a frame; nobody frames the page on which people sign in."""
         self._files = files
         index = files.get("index.html")
-        self._policy = policy(index.body.decode()) if index is not None else policy("")
+        text = index.body.decode() if index is not None else ""
+        self._policies = {"index.html": policy(text, embed_in)}
+        self._policy = policy(text)
 
     @classmethod
-    def load(cls, archive: str = "") -> Page:
+    def load(cls, archive: str = "", embed_in: Sequence[str] = ()) -> Page:
         """Read the package; without it, or without its files, there is no page. The page of an archive shows its name."""
         try:
             root = resources.files(PACKAGE) / "page"
@@ -59,13 +62,15 @@ class Page:
             return cls({})
         if not root.is_dir():
             return cls({})
-        files = dict(_walk(root, ""))
+        from dorm.web.page_files import lean
+
+        files = {name: lean(name, body) for name, body in _walk(root, "")}
         if "index.html" in files:
             # Tabs share a worker with those of the same version alone.
             metas = {"dorm-version": _version(files), **({"dorm-archive": archive} if archive else {})}
             head = "".join(f'<meta name="{name}" content="{html.escape(value)}">\n' for name, value in metas.items())
             files["index.html"] = files["index.html"].replace(b"</head>", f"{head}</head>".encode(), 1)
-        return cls({name: _file(name, body) for name, body in files.items()})
+        return cls({name: _file(name, body) for name, body in files.items()}, embed_in)
 
     async def sign_in(self, request: web.Request) -> web.StreamResponse:
         """The page on which a browser proves whose it is."""
@@ -96,7 +101,7 @@ class Page:
             raise Missing("there is no such file; the dashboard is at /", code="api.path.unknown")
         headers = {"ETag": file.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if file.media == "text/html" or name == _WORKER:
-            headers["Content-Security-Policy"] = self._policy
+            headers["Content-Security-Policy"] = self._policies.get(name, self._policy)
         if request.headers.get("If-None-Match") == file.tag:
             return web.Response(status=304, headers=headers)
         use_packed = file.packed is not None and packs(request)
@@ -107,9 +112,10 @@ class Page:
         return web.Response(body=body, content_type=file.media, charset=charset, headers=headers)
 
 
-def policy(text: str) -> str:
+def policy(text: str, embed_in: Sequence[str] = ()) -> str:
     """Return the Content-Security-Policy of a page: nothing from elsewhere, and no inline scripts except its own (an import
-    map is one)."""
+    map is one).  `embed_in`: sites that may show it in a frame."""
+    framing = " ".join(embed_in) or "'none'"
     scripts = [base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode() for inline in _INLINE.findall(text)]
     hashes = "".join(f" 'sha256-{script}'" for script in scripts)
     return "; ".join(
@@ -124,7 +130,7 @@ def policy(text: str) -> str:
             "manifest-src 'self'",
             "base-uri 'none'",
             "form-action 'none'",
-            "frame-ancestors 'none'",
+            f"frame-ancestors {framing}",
         )
     )
 

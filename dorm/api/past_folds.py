@@ -7,7 +7,9 @@ moment folds little.  The state never depends on them: it is that of a fold from
 **Pictures.**  Partitions over time, for drawings.  What this process has folded since it caught up is in a picture that it
 keeps, within bounds.  Spans that begin earlier are folded for the request; the last few of them are kept.
 
-**Pasts.**  Past apps as rows, each span folded once: the pages of one list, and questions about one span, share a fold."""
+**Pasts.**  Past apps as rows, each span folded once: the pages of one list, and questions about one span, share a fold.  The
+present state still has the apps that ended lately, so a span that begins within their retention takes none.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, Copy, copy, load, restore
 from dorm.core.state import SCHEMA, State
+from events import subjects
+from events.codec import decode
+from events.kinds import PolicyChanged
 from events.log.interface import nearest
 from events.sources import fingerprint
-from replay.moments import AtSequence, BeforeEnd, MomentError, not_in_log
+from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError, not_in_log
 from replay.page.timeline import TimelineView, timeline
-from replay.past import gather, named
+from replay.past import ended_since, gather, named
 from replay.stepper import Pages
 from replay.timeline.fold import Watcher
 from replay.timeline.fold import timeline as folded
@@ -302,19 +307,57 @@ class Pasts:
             self._kept.move_to_end(span)
         return rows
 
+    async def of_present(
+        self, span: Span, since: AtTime | BeforeEnd, follower: Follower
+    ) -> tuple[Span, list[PastApp] | None]:
+        """Return the rows of a span up to now from the present state, with its present end; None if that state may lack some
+        of its apps.  `since` is when the span begins."""
+        kept_as_long = not await self._retention_changed(span.since or 0, follower.cluster)
+        wanted = _wanted(span.names)
+
+        def look(state: State) -> tuple[int, list[PastApp] | None]:
+            time = since.time if isinstance(since, AtTime) else state.time - since.span
+            return state.seq, ended_since(state, time, wanted=wanted) if kept_as_long else None
+
+        seq, rows = await follower.look(look, self.of_present.__qualname__)
+        span = span._replace(until=seq)
+        if rows is not None:
+            self._keep(span, rows)
+        return span, rows
+
+    async def _retention_changed(self, since: int, cluster: str) -> bool:
+        """Return whether apps may have been kept for another time than now."""
+        pattern = subjects.fact_pattern(cluster, PolicyChanged.__name__)
+        async with contextlib.aclosing(self._log.read(after=since, subjects=[pattern])) as batches:
+            async for batch in batches:
+                for event in map(decode, batch):
+                    if isinstance(event, PolicyChanged) and (event.retention_s, event.tenant_retention_s) != (
+                        None,
+                        None,
+                    ):
+                        return True
+        return False
+
     async def of(self, span: Span) -> list[PastApp]:
         """Fold a span. Raises as `replay.past.gather`; expensive, so the caller needs a turn."""
         if (rows := self.kept(span)) is not None:
             return rows
 
-        def wanted(app: App) -> bool:
-            group = app.spec.group.name if app.spec.group is not None else ""
-            return not span.names or any(named(app.name, app.id, group, name) for name in span.names)
-
         since = AtSequence(span.since) if span.since is not None else None
-        gathered = await gather(self._log, since, AtSequence(span.until), wanted=wanted)
-        if len(gathered.apps) <= _MOST_ROWS:
-            self._kept[span] = gathered.apps
+        gathered = await gather(self._log, since, AtSequence(span.until), wanted=_wanted(span.names))
+        self._keep(span, gathered.apps)
+        return gathered.apps
+
+    def _keep(self, span: Span, rows: list[PastApp]) -> None:
+        if len(rows) <= _MOST_ROWS:
+            self._kept[span] = rows
             while len(self._kept) > _KEPT_PASTS:
                 self._kept.popitem(last=False)
-        return gathered.apps
+
+
+def _wanted(names: tuple[str, ...]) -> Callable[[App], bool]:
+    def wanted(app: App) -> bool:
+        group = app.spec.group.name if app.spec.group is not None else ""
+        return not names or any(named(app.name, app.id, group, name) for name in names)
+
+    return wanted

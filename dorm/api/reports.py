@@ -10,6 +10,8 @@ once, thinned, and continued when it is asked for again.  The log has marks, and
 them; a course is both, in the order of their times.
 
 Masters: who leads by the lease, and who follows, looked up from time to time, so that no request waits for it.
+
+Servers: how the NATS servers and their streams are, looked up when somebody asks and kept for some seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from events.log.leadership import Held, Leadership
     from events.log.records import Record
     from events.log.stores import ReadableProgress
+    from events.nats.streams import ServerState, StreamState
 
 
 # --- heartbeats -------------------------------------------------------------------------------------------------------
@@ -249,6 +252,42 @@ class Courses:
 def _of(app: str, batch: Iterable[Record]) -> list[tuple[int, AppProgressed]]:
     events = ((record.time, decode(record)) for record in batch)
     return [(time, event) for time, event in events if isinstance(event, AppProgressed) and event.app == app]
+
+
+# --- the servers ------------------------------------------------------------------------------------------------------
+
+_SEEN_S = 15.0
+_INSPECT_S = 6.0
+
+
+class ServersWatch:
+    """The NATS servers of a cluster and their streams, as they were some seconds ago."""
+
+    def __init__(
+        self, inspect: Callable[[], Awaitable[tuple[list[ServerState], list[StreamState], Any]]] | None
+    ) -> None:
+        """`inspect` asks them; None if there are none, as for an archive."""
+        self._inspect = inspect
+        self._looking: asyncio.Task[tuple[list[ServerState], list[StreamState]]] | None = None
+        self._until = 0.0
+
+    async def seen(self) -> tuple[list[ServerState], list[StreamState]]:
+        """Look at most every some seconds, once for all who ask."""
+        now = asyncio.get_running_loop().time()
+        if self._looking is None or (self._looking.done() and now >= self._until):
+            self._until = now + _SEEN_S
+            self._looking = asyncio.create_task(self._look(), name="servers")
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> tuple[list[ServerState], list[StreamState]]:
+        if self._inspect is None:
+            return [], []
+        try:
+            async with asyncio.timeout(_INSPECT_S):
+                servers, streams, _ = await self._inspect()
+        except (LogError, TimeoutError):
+            return [], []  # The follower reports outages.
+        return servers, streams
 
 
 # --- who leads --------------------------------------------------------------------------------------------------------

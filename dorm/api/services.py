@@ -20,7 +20,7 @@ from dorm.api.follower import Counted, Follower, RecentLog, Requester
 from dorm.api.identity import Doorkeeper
 from dorm.api.lives import Lives
 from dorm.api.past_folds import Moments, Pasts, Pictures
-from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports
+from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports, ServersWatch
 from dorm.api.responses import Kept
 from dorm.api.streams import EventStreams, ViewStream
 from dorm.api.threads import Heavy, Turns
@@ -87,8 +87,9 @@ class Services:
         self.reports = Reports(connection.bus, connection.cluster)
         ask = partial(answering, connection) if isinstance(connection, Connection) else None
         self.masters = MastersWatch(connection.leadership, clock, ask)
+        self.servers = ServersWatch(connection.inspect if isinstance(connection, Connection) else None)
         self.events = EventStreams(self.follower, self.recent, limits)
-        self.view = ViewStream(self.follower, limits)
+        self.view = ViewStream(self.follower, limits, lambda: self.newest.reports)
         self.addresses: Addresses = whole.addresses if whole else Addresses(limits)
         self.shared: dict[str, Shared] = whole.shared if whole else {}
         """Open streams with parts, by name."""

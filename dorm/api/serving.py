@@ -70,7 +70,7 @@ class Server:
 
     async def listen(self) -> None:
         """Start to answer.  Raises CannotListen."""
-        page = await asyncio.to_thread(Page.load, self.options.archive)
+        page = await asyncio.to_thread(Page.load, self.options.archive, self.options.embed_in)
         application = await asyncio.to_thread(_application, self.services, self.tenants, page)
         limits = self.options.limits
         self._runner = web.AppRunner(
@@ -206,6 +206,8 @@ def _middleware(services: Services) -> Any:
         if made.prepared:
             return made
         made.headers.update(SECURITY)
+        if request.path == "/" and services.options.embed_in:
+            del made.headers["X-Frame-Options"]  # The page's policy names who may.
         made.headers.setdefault(POSITION, str(services.follower.seq))
         return await _written(request, made, write_s)
 

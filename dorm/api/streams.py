@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from dorm.api.follower import Follower, RecentLog
     from dorm.api.options import Limits
+    from dorm.core.progress import Newest
     from dorm.core.query.concerns import Concerns
     from dorm.core.state import State
     from events.log.records import Record
@@ -624,9 +625,11 @@ class _ViewFrame(NamedTuple):
 class ViewStream:
     """The view at the log's end, and its changes."""
 
-    def __init__(self, follower: Follower, limits: Limits) -> None:
+    def __init__(self, follower: Follower, limits: Limits, newest: Callable[[], Newest]) -> None:
+        """`newest`: what apps have reported beside the log."""
         self._follower = follower
         self._limits = limits
+        self._newest = newest
         self._readers = Readers()
         self._open = 0
         """Streams, among them those that catch up."""
@@ -645,7 +648,7 @@ class ViewStream:
     # --- in the state's thread ------------------------------------------------------------------------------------------
 
     def _begin(self, state: State) -> None:
-        self._changes = Changes(state, self._follower.decided)
+        self._changes = Changes(state, self._follower.decided, self._newest)
         self._follower.observers.append(self._changes.see)
         self._outbox.clear()
         self._upto = self._floor = self._position = state.seq

@@ -8,6 +8,7 @@ import asyncio
 import gc
 import html
 import os
+import re
 import secrets
 import sys
 import time
@@ -47,6 +48,7 @@ _SWITCH_S = 0.001
 time on a busy process."""
 
 
+_SITE = re.compile(r"https?://(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?")
 _COLLECT = (10_000, 20, 50)
 """Thresholds of the garbage collector: with Python's own, a busy API is collected a hundred times a second."""
 
@@ -64,6 +66,13 @@ async def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME", help="Also answer requests for this host name, such as a proxy's; may be repeated."
+        ),
+    ] = None,
+    embed_in: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SITE",
+            help="Let this site (https://wiki.example) show the dashboard in a frame; may be repeated.",
         ),
     ] = None,
     tls_cert: Annotated[
@@ -118,6 +127,7 @@ async def serve(
         host=host,
         port=port,
         allow_hosts=tuple(allow_host or ()),
+        embed_in=tuple(_site(text) for text in embed_in or ()),
         user=cx.user,
         certificate=tls_cert,
         key=tls_key,
@@ -149,6 +159,15 @@ async def serve(
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*_COLLECT)
     await run_service(work(), health, renewed.set)
+
+
+def _site(text: str) -> str:
+    """Return a site that may show the dashboard, as a source of a Content-Security-Policy.  Raises WrongUsage."""
+    if not _SITE.fullmatch(text):
+        raise WrongUsage(
+            f"--embed-in {text[:80]!r} is not a site; write https://wiki.example", code="api.embed.malformed"
+        )
+    return text
 
 
 def _secret(target: Target) -> bytes:

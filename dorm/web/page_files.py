@@ -1,7 +1,11 @@
-"""The page's files: `/` of a server is `index.html`, and `/assets/NAME` each of `ASSETS`."""
+"""The page's files: `/` of a server is `index.html`, and `/assets/NAME` each of `ASSETS`.
+
+What browsers get has no comments: these are for whoever reads the modules here, and a tenth of their size.
+"""
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import PurePosixPath
 
@@ -24,4 +28,13 @@ def read(name: str) -> bytes:
     """Return a file's content.  Raises KeyError for a name that is not in `ASSETS`: no path leads out of the page's folder."""
     if name not in ASSETS:
         raise KeyError(name)
-    return (_ROOT / name).read_bytes()
+    return lean(name, (_ROOT / name).read_bytes())
+
+
+_COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*\*.*?\*/ *)\n", re.MULTILINE | re.DOTALL)
+"""Comments on lines of their own.  No text of the page begins a line so."""
+
+
+def lean(name: str, body: bytes) -> bytes:
+    """Return a file as browsers get it: a module without its comments.  What others wrote (`vendor`) stays as it is."""
+    return _COMMENTS.sub(b"", body) if name.endswith(".js") and not name.startswith("vendor/") else body

@@ -7,11 +7,16 @@ page that missed some requests a view.
 
 Fair shares depend on all apps and nodes at once.  They are computed again when something that they follow from has changed; on
 large clusters at most every `SHARES_EVERY_S` seconds of log time, and between these an app keeps the fair share that it had.
+
+Work is what apps report, many of them each second.  It is apart from their entries and small, is looked at every
+`WORK_EVERY_S` seconds of log time at most, and `MOST_WORK` entries of it are in one change; the others follow with the next
+ones.  So the size of the changes does not follow from how often apps report.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,6 +39,7 @@ from replay.page.view import (
     Held,
     NodeView,
     View,
+    WorkView,
     app_view,
     cluster_view,
     decision_view,
@@ -41,10 +47,14 @@ from replay.page.view import (
     places_of,
     shown_apps,
     time_of,
+    work_view,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dorm.core.folded import Folded
+    from dorm.core.progress import Newest
     from dorm.core.query.standing import Standing
     from dorm.core.state import State
     from events.kinds import Event
@@ -55,6 +65,8 @@ MOST_RECORDS = 200
 LONGEST_TEXT = 400
 """Characters of a record's text."""
 SHARES_EVERY_S = 5
+WORK_EVERY_S = 2
+MOST_WORK = 500
 LARGE = 400_000
 """Apps times nodes from which on fair shares are computed less often."""
 _NO_SHARES = (k.GenerationReleased, k.MembersReleased, k.MembershipCommitted, k.LogSealed, k.IdleTicked)
@@ -82,6 +94,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: list[NodeView] = []
     """Whole entries; their containers name apps by id."""
     apps: list[AppView] = []
+    work: list[WorkView] = []
     gone_nodes: list[str] = []
     gone_apps: list[str] = []
     decision: DecisionView | None = None
@@ -94,8 +107,9 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 class Changes:
     """Observes a fold from a state on."""
 
-    def __init__(self, state: State, decided: Logged | None = None) -> None:
-        """`decided` is the state's last decision (`view.decision_in`)."""
+    def __init__(self, state: State, decided: Logged | None = None, newest: Callable[[], Newest] = lambda: {}) -> None:
+        """`decided` is the state's last decision (`view.decision_in`), `newest` what apps have reported beside the log."""
+        self._newest = newest
         self._decided = decided
         self._apps: dict[str, AppView] = {}
         self._nodes: dict[str, NodeView] = {}
@@ -113,6 +127,10 @@ class Changes:
         """How many apps the state had then; -1 for none."""
         self._touched: dict[str, None] = {}
         """Apps that may have changed."""
+        self._works: dict[str, WorkView] = {}
+        self._worked: dict[str, None] = {}
+        """Apps that may have worked since they were looked at."""
+        self._work_at = 0
         self._everything = True
         self._next_gone = 0
         """From which log time on an ended app is no longer shown."""
@@ -127,6 +145,7 @@ class Changes:
         event = folded.event
         self._folded = True
         self._tell(record, event)
+        self._worked |= dict.fromkeys(folded.apps)
         if (
             "noise" in event.KIND.lists
             or folded.outcome == "void"
@@ -155,6 +174,7 @@ class Changes:
             self._shares_due, self._shares_at, self._everything = False, state.time, True
         whole = self._everything or state.time >= self._next_gone
         apps, gone_apps, moved = self._look_at_apps(state, whole)
+        work = self._look_at_work(state)
         nodes, gone_nodes = self._look_at_nodes(state, sorted({**self._nodes, **state.nodes}) if whole else moved)
         cluster = cluster_view(state, self._decided) if whole or apps or self._cluster is None else self._cluster
         news, self._cluster = (cluster if cluster != self._cluster else None), cluster
@@ -169,6 +189,7 @@ class Changes:
             cluster=news,
             nodes=nodes,
             apps=apps,
+            work=work,
             gone_nodes=gone_nodes,
             gone_apps=gone_apps,
             decision=said,
@@ -190,7 +211,8 @@ class Changes:
             for _, node in sorted(self._nodes.items())
         ]
         assert self._cluster is not None
-        return View(self._position, time_of(self._at), self._cluster, nodes, apps, self._decision)
+        work = [self._works[app.id] for app in apps]
+        return View(self._position, time_of(self._at), self._cluster, nodes, apps, self._decision, work)
 
     # --- entries --------------------------------------------------------------------------------------------------------
 
@@ -227,6 +249,26 @@ class Changes:
         if whole:
             self._apps = {name: self._apps[name] for name in shown}
         return changed, gone, sorted(moved)
+
+    def _look_at_work(self, state: State) -> list[WorkView]:
+        """Update what apps have done; return what changed, of some apps at a time.  Apps that are new are all looked at."""
+        for name in [name for name in self._works if name not in self._apps]:
+            del self._works[name]
+        due = [name for name in self._apps if name not in self._works]
+        newest = self._newest()
+        if state.time - self._work_at >= WORK_EVERY_S * SECOND:
+            self._work_at = state.time
+            self._worked |= dict.fromkeys(newest)
+            due += list(islice((name for name in self._worked if name in self._works), MOST_WORK))
+            looked_at = set(due)
+            self._worked = {name: None for name in self._worked if name in self._apps and name not in looked_at}
+        changed = []
+        for name in due:
+            work = work_view(state.apps[name], newest)
+            if self._works.get(name) != work:
+                self._works[name] = work
+                changed.append(work)
+        return changed
 
     def _move(self, app: str, seq: int, places: dict[str, Held]) -> dict[str, None]:
         before = self._places.get(app, {})

@@ -4,6 +4,7 @@
     ├── ClusterView    capacity and use by kind of resource, the figures of the last decision with their budgets
     ├── NodeView       capacity, use, condition, and how many containers of which app
     ├── AppView        phase, containers, share against fair share, the reason why it waits or has less than n_max
+    ├── WorkView       what an app has reported: step, loss, samples per second; what is left, what adjustments cost
     └── DecisionView   the last decision: what it changed, and every reason that it gave, up to a bound
 
 Everything follows from the state and the record of the last decision, so the past looks exactly as the present did.  Apps that
@@ -18,10 +19,13 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from dorm.core.asking import problem_of
-from dorm.core.costs import is_live
+from dorm.core.costs import cost_s, is_live
+from dorm.core.delays import delay_without_time, delays_of
 from dorm.core.faults import with_remedy
 from dorm.core.gates import reason_of
+from dorm.core.generation import Pace
 from dorm.core.offers import trouble_with_fitness
+from dorm.core.progress import shown as reported
 from dorm.core.query.standing import standings
 from dorm.core.query.views import paused_text
 from dorm.core.shared_folder import trouble
@@ -34,6 +38,7 @@ from replay.page.colors import colors_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from dorm.core.progress import Newest
     from dorm.core.query.standing import Standing
     from dorm.core.state import App, Generation, Node, State
     from events.kinds import Resize
@@ -43,6 +48,8 @@ ENDED_KEPT_S = 600
 """Seconds of log time for which an ended app stays in views."""
 MOST_ENDED = 200
 """Most ended apps in a view: the latest."""
+_LONGEST_S = 1e9
+"""The longest time to go that a view states."""
 MOST_CHANGES = 400
 MOST_REASONS = 2000
 """Most changes and reasons of a decision in a view; the totals are there too."""
@@ -78,7 +85,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """Reason why it gets no containers although it is up, and what to do."""
 
 
-class AppView(msgspec.Struct, frozen=True):
+class AppView(msgspec.Struct, frozen=True, omit_defaults=True):
     """An app."""
 
     id: str
@@ -113,6 +120,32 @@ class AppView(msgspec.Struct, frozen=True):
     end_reason: str = ""
     color: int = 0
     """Its color and pattern in pictures (`replay.page.colors`)."""
+    steps: int | None = None
+    """How many it has to do; None if its spec does not say."""
+    labels: dict[str, str] = {}
+    sweep: str = ""
+    trouble: str = ""
+    """What a node tries for it again and again without success; "" for nothing."""
+
+
+class WorkView(msgspec.Struct, frozen=True, array_like=True):
+    """What an app has done, as far as it says so.  It changes with every report, so it is apart from the app's entry."""
+
+    app: str
+    step: int
+    loss: float | None
+    loss_is: str
+    """`nan`, `inf` or `-inf` if the loss is not a finite number."""
+    samples_per_s: float | None
+    at: int
+    """When it reported last in its present generation (ms since 1970), 0 if it has not."""
+    left_s: float | None
+    """For how long it works on at its present pace; None if it does not say its steps, or has not shown a pace."""
+    cost_s: float
+    """Seconds of its work that its latest adjustments cost together: pauses and repeated steps."""
+    lost_steps: int
+    doubt: bool
+    """Whether its last checkpoint may be incomplete."""
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -143,6 +176,10 @@ class ClusterView(msgspec.Struct, frozen=True):
     waiting: int
     """Number of those without a partition."""
     decisions: int
+    ended: int = 0
+    """Apps that have ended and are still kept; views hold the latest of them."""
+    kept_s: float = 0.0
+    """How long an app is kept after its end, as far as its tenant has no time of its own."""
     policy_failure: str = ""
     """Reason why the policy's last answer was not usable; "" while it works."""
     paused: str = ""
@@ -207,12 +244,15 @@ class View(msgspec.Struct, frozen=True):
     apps: list[AppView]
     """Apps by arrival."""
     decision: DecisionView | None
+    work: list[WorkView] = []
+    """In the order of `apps`."""
     lists: dict[str, list[str]] = msgspec.field(default_factory=lambda: LISTS)
     """The kinds of events by the lists in which a page shows them (`events.kinds.base.List`)."""
 
 
-def view(state: State, decided: Logged | None = None) -> View:
-    """Return the view of a state.  `decided` is its last decision: `decision_in` of the record at `state.figures.seq`."""
+def view(state: State, decided: Logged | None = None, newest: Newest | None = None) -> View:
+    """Return the view of a state.  `decided` is its last decision: `decision_in` of the record at `state.figures.seq`.
+    `newest` is what apps have reported beside the log."""
     shown = shown_apps(state)
     places = {app.id: places_of(app) for app in shown}
     known = standings(problem_of(state, state.time)).apps if state.nodes else {}
@@ -230,6 +270,7 @@ def view(state: State, decided: Logged | None = None) -> View:
         nodes=nodes,
         apps=apps,
         decision=decision_view(state, decided) if decided is not None else None,
+        work=[work_view(app, newest) for app in shown],
     )
 
 
@@ -287,7 +328,46 @@ def app_view(app: App, standing: Standing | None, now: int, color: int = 0) -> A
         failures=app.failures,
         end_reason=app.end_reason,
         color=color,
+        steps=app.spec.steps or None,
+        labels=app.spec.labels,
+        sweep=app.spec.group.name if app.spec.group is not None else "",
+        trouble=_trouble(app),
     )
+
+
+def _trouble(app: App) -> str:
+    if app.ended or not any(delay.failing for _, delay in delays_of(app)):
+        return ""
+    return delay_without_time(app)
+
+
+def work_view(app: App, newest: Newest | None = None) -> WorkView:
+    """Return what an app has done.  `newest` is what apps have reported beside the log."""
+    last = reported(app, newest)
+    costs = (cost_s(record) for record in app.history)
+    return WorkView(
+        app=app.id,
+        step=last.step,
+        loss=last.loss,
+        loss_is=last.loss_is,
+        samples_per_s=last.samples_per_s,
+        at=last.at // 1_000_000,
+        left_s=_left_s(app, last.step),
+        cost_s=round(sum(cost for cost in costs if cost is not None), 3),
+        lost_steps=app.lost_steps,
+        doubt=app.doubt is not None and app.ended != "completed",
+    )
+
+
+def _left_s(app: App, step: int) -> float | None:
+    current = None if app.ended else app.current
+    if not app.spec.steps or current is None or current.pace is None:
+        return None
+    pace, since = current.pace, current.same_since
+    if since is not None and since.at > pace.first_at:
+        pace = Pace(since.at, since.step, pace.last_at, pace.last_step)
+    rate = pace.steps_per_s
+    return round(min(max(0, app.spec.steps - step) / rate, _LONGEST_S), 1) if rate > 0 else None
 
 
 def _since(app: App, current: Generation | None) -> int:
@@ -417,6 +497,8 @@ def cluster_view(state: State, decided: Logged | None) -> ClusterView:
         apps=len(placed),
         waiting=sum(1 for _, current in placed if current is None),
         decisions=state.figures.decisions,
+        ended=len(state.apps) - len(placed),
+        kept_s=state.settings.retention_s,
         policy_failure=failure.reason if isinstance(failure, msgspec.Struct) else "",
         paused=paused_text(state),
     )

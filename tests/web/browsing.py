@@ -45,12 +45,13 @@ async def opened(
     size: tuple[int, int] = (1400, 1000),
     strict: bool = True,
     script: str = "",
+    zone: str = "UTC",
 ) -> AsyncIterator[Page]:
     """A tab on which the cluster is drawn, and in which `script` ran before the page's own.  With `strict` it must have
     nothing to complain about, and ask no one but the address for anything.  Scripts of the test itself (axe) are not subject
     to the page's policy."""
     context = await browser.new_context(
-        color_scheme=theme, viewport={"width": size[0], "height": size[1]}, timezone_id="UTC", bypass_csp=not strict
+        color_scheme=theme, viewport={"width": size[0], "height": size[1]}, timezone_id=zone, bypass_csp=not strict
     )
     context.set_default_timeout(TIMEOUT_MS)
     tab = await context.new_page()

@@ -196,7 +196,7 @@ def test_the_page_is_small() -> None:
     """What a browser loads from a server, compressed."""
     from dorm.bench.page_bench import page_bytes
 
-    assert page_bytes() <= 300_000
+    assert page_bytes() <= 120_000
 
 
 def test_vendored_files_are_unchanged() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser, Page
 
+    from events.log.records import Record
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = pytest.mark.slow
@@ -90,12 +91,19 @@ async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_serve
 async def archive() -> AsyncIterator[tuple[str, int]]:
     """The page of a simulated log, and a sequence in its middle."""
     records = written(Simulation(busy()))
+    async with archived(records) as address:
+        yield address, seq_at(records, 231.0)
+
+
+@contextlib.asynccontextmanager
+async def archived(records: list[Record]) -> AsyncIterator[str]:
+    """The page of the archive of a log."""
     options = Options(port=0, archive="busy")
     async with serving(ArchivedCluster(log_of(records)), options) as server:
         following = asyncio.create_task(server.run())
         try:
             await server.services.follower.reach(len(records), 20.0)
-            yield f"{server.url}/", seq_at(records, 231.0)
+            yield f"{server.url}/"
         finally:
             following.cancel()
             await asyncio.wait({following})

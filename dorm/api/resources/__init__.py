@@ -8,6 +8,7 @@ past       apps of any age, also side by side; what an app has saved; what was g
 nodes      nodes: list, story, usage, drain, forget, trust
 events     the log: lists and streams, and the master's decisions
 shared     several streams over one connection
+findings   whether the cluster is well, as far as that shows without a look at machines
 moments    the state, the view and partitions at any moment, and differences
 policy     what the cluster decides by, and what it would decide: settings, tried or changed, plans and simulations; pause
 process    whether this process is up to date, who leads, schemas; the same for Prometheus; signing in from a browser

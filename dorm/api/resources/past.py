@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from dorm.api.responses import Answer
     from dorm.core.state import State
+    from replay.moments import AtTime, BeforeEnd
     from replay.usage import Uses
 
 
@@ -71,6 +72,18 @@ class HistoryQuery(Parameters, frozen=True, kw_only=True):
         tuple[Condition, ...],
         msgspec.Meta(max_length=16, description="Such as `loss<0.1`, `core_hours>=2` or, of a sweep, `lr=0.1`."),
     ] = ()
+    q: (
+        Annotated[
+            str,
+            msgspec.Meta(
+                min_length=1,
+                max_length=200,
+                description="Only apps with this text in their name, id, user, sweep, reason or a label (`team=vision`), "
+                "in any case.",
+            ),
+        ]
+        | None
+    ) = None
     sort: Annotated[
         str,
         msgspec.Meta(
@@ -106,18 +119,23 @@ class ComparisonDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_history(call: Call[HistoryQuery, None]) -> Answer:
     """How each app ended and what it cost, including apps that the cluster has forgotten. All pages show the moment
-    of the first. Plain users see their own apps. Times are UTC nanoseconds, as in `dorm history -o json`."""
+    of the first. Plain users see their own apps. Times are UTC nanoseconds, as in `dorm history -o json`.
+    As far back as the cluster keeps ended apps, the answer takes no fold of the log."""
     query, services = call.query, call.services
     users, conditions = _users(call), [parse_condition(condition) for condition in query.metric]
     in_order([], query.sort)
     await settled(call)
     span, last = await _span(call)
     rows = services.pasts.kept(span)
+    if rows is None and (begin_at := _up_to_now(query)) is not None:
+        span, rows = await services.pasts.of_present(span, begin_at, services.follower)
     if rows is None:
         async with _turn(call):
             rows = await services.pasts.of(span)
     chosen = await asyncio.to_thread(
-        lambda: in_order(select(rows, users=users, states=query.state, conditions=conditions), query.sort)
+        lambda: in_order(
+            select(rows, users=users, states=query.state, conditions=conditions, text=query.q or ""), query.sort
+        )
     )
     if last is not None:
         place = next((place for place, row in enumerate(chosen) if row.id == last), len(chosen))
@@ -126,6 +144,14 @@ async def list_history(call: Call[HistoryQuery, None]) -> Answer:
     shown, after = paged(chosen, lambda row: f"{begin}-{span.until}:{row.id}", query.limit)
     page = Page(items=shown, next=after, previous=None, position=str(span.until))
     return await asyncio.to_thread(answer, page, page.position, pack=call.packs)
+
+
+def _up_to_now(query: HistoryQuery) -> AtTime | BeforeEnd | None:
+    """Return when a span begins that is asked for up to now; None for another span, and for further pages of one."""
+    if query.after is not None or query.until is not None or query.since is None:
+        return None
+    moment = parse_moment(query.since)
+    return None if isinstance(moment, AtSequence) else moment
 
 
 async def _span(call: Call[HistoryQuery, None]) -> tuple[Span, str | None]:

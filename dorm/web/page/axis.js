@@ -1,5 +1,7 @@
 // Time on a picture: from milliseconds to pixels and back, where long times without any event may be compressed.
 
+import { clock, dayOf, offset } from "./format.js";
+
 const COMPRESSED = 18;
 
 export class Axis {
@@ -56,7 +58,7 @@ export class Axis {
     const length = this.parts.reduce((sum, part) => sum + (part.idle ? 0 : part.to - part.from), 0) || this.to - this.from;
     const step = STEPS.find((one) => length / one <= most) ?? STEPS.at(-1);
     const found = [];
-    const zone = new Date(this.from).getTimezoneOffset() * 60_000;
+    const zone = -offset(this.from);
     for (const part of this.parts) {
       if (part.idle) continue;
       for (let time = Math.ceil((part.from - zone) / step) * step + zone; time <= part.to; time += step) {
@@ -71,12 +73,8 @@ const STEPS = [100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 
   3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000, 172_800_000, 604_800_000];
 
 function label(time, step) {
-  const date = new Date(time);
-  const two = (value) => String(value).padStart(2, "0");
-  const day = `${date.getDate()} ${date.toLocaleString("en", { month: "short" })}`;
-  if (step >= 86_400_000) return day;
-  const hours = `${two(date.getHours())}:${two(date.getMinutes())}`;
-  if (step >= 60_000) return date.getHours() === 0 && date.getMinutes() === 0 ? day : hours;
-  const seconds = `${hours}:${two(date.getSeconds())}`;
-  return step >= 1000 ? seconds : `${seconds}.${Math.floor(date.getMilliseconds() / 100)}`;
+  if (step >= 86_400_000) return dayOf(time);
+  const text = clock(time, true);
+  if (step >= 60_000) return text.startsWith("00:00") ? dayOf(time) : text.slice(0, 5);
+  return step >= 1000 ? text.slice(0, 8) : text.slice(0, 10);
 }

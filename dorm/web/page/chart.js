@@ -6,6 +6,7 @@ import { theme } from "./colors.js";
 import { clock, number } from "./format.js";
 import { Axis } from "./axis.js";
 import { Tip } from "./grid.js";
+import { Png } from "./picture.js";
 
 const LEFT = 46, BOTTOM = 20, TOP = 8, RIGHT = 10;
 
@@ -43,14 +44,14 @@ export function Chart({ lines, time = true, height = 150, label, title = "", zer
     if (over) { context.fillStyle = tones.muted; context.fillRect(over.x, TOP, 1, high_ - TOP - BOTTOM); }
   }
   const read = over && all.length ? lines.map((line) => ({ ...line, point: valueAt(line, axis.time(over.x)) })).filter((line) => line.point) : [];
-  return html`<div class="chart">${title && html`<h3>${title}</h3>`}<div class="chartbox" ref=${(box) => { if (box) box.style.height = `${height}px`; }}>
+  return html`<div class="chart pictured">${title && html`<h3>${title}</h3>`}<div class="chartbox" ref=${(box) => { if (box) box.style.height = `${height}px`; }}>
     <${Canvas} draw=${draw} sized=${(width, high_) => resize({ width, height: high_ })} label=${told(label, lines[0]?.points, format)} onmount=${(_, ask) => { picture.current.ask = ask; }}
       onPointerMove=${(event) => { const box = event.currentTarget.getBoundingClientRect(); hover({ x: event.clientX - box.left, y: event.clientY - box.top }); }} onPointerLeave=${() => hover(null)} />
     ${read.length > 0 && html`<${Tip} x=${over.x} y=${over.y - 10} width=${size.width}>
       <p class="dim">${time ? clock(axis.time(over.x)) : `${number(read[0].point[0], 2)} ${unit}`}</p>
       ${read.map((line) => html`<p class="tiprow"><i class=${line.swatch ?? `key ${line.tone}`}></i>${line.name} ${format(line.point[1])}</p>`)}
     <//>`}
-    </div>${lines.length > 1 && html`<p class="legend">${lines.map((line) => html`<span><i class=${line.swatch ?? `key ${line.tone}`}></i>${line.name}</span>`)}</p>`}
+    ${all.length > 0 && html`<${Png} name=${title || label} />`}</div>${lines.length > 1 && html`<p class="legend">${lines.map((line) => html`<span><i class=${line.swatch ?? `key ${line.tone}`}></i>${line.name}</span>`)}</p>`}
   </div>`;
 }
 

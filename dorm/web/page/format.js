@@ -20,24 +20,121 @@ export function msOf(iso) {
   return Date.parse(`${iso.slice(0, dot)}Z`) + Number(`0${iso.slice(dot, -1)}`) * 1000;
 }
 
-const two = (number) => String(number).padStart(2, "0");
+// --- time -----------------------------------------------------------------------------------------------------------------
+//
+// One time zone for all that the page shows, reads and copies: the reader's own, or UTC.
 
-/** `14:03:07`, in the reader's time zone. */
+const two = (number) => String(number).padStart(2, "0");
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const DAY_MS = 86_400_000;
+const zone = { utc: false };
+
+/** `utc`, or `local`: the browser's. */
+export function useZone(name) {
+  zone.utc = name === "utc";
+}
+
+/** Milliseconds that the zone is ahead of UTC at a moment. */
+export const offset = (ms) => (zone.utc ? 0 : -new Date(ms).getTimezoneOffset() * 60_000);
+
+/** `UTC`, `CET` or `UTC+05:30`: the zone's name at a moment. */
+export function zoneName(ms = Date.now()) {
+  if (zone.utc) return "UTC";
+  const part = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts(ms).find(({ type }) => type === "timeZoneName")?.value ?? "";
+  return /^[A-Z]{3,5}$/.test(part) ? part : ahead(ms) === "Z" ? "UTC" : `UTC${ahead(ms)}`;
+}
+
+/** `+01:00`, or `Z` for none. */
+function ahead(ms) {
+  const minutes = offset(ms) / 60_000, size = Math.abs(minutes);
+  return minutes ? `${minutes < 0 ? "-" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}` : "Z";
+}
+
+/** The fields of a moment in the zone, as those of a date in UTC. */
+const shifted = (ms) => new Date(ms + offset(ms));
+
+const known = (ms) => ms != null && Number.isFinite(ms);
+
+/** `14:03:07`. */
 export function clock(ms, withMs = false) {
-  if (ms == null || !Number.isFinite(ms)) return "–";
-  const date = new Date(ms);
-  const text = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  return withMs ? `${text}.${String(date.getMilliseconds()).padStart(3, "0")}` : text;
+  return known(ms) ? shifted(ms).toISOString().slice(11, withMs ? 23 : 19) : "–";
+}
+
+/** `21 Nov`, and `21 Nov 2025` in another year. */
+export function dayOf(ms) {
+  const date = shifted(ms), year = date.getUTCFullYear();
+  return `${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}${year === shifted(Date.now()).getUTCFullYear() ? "" : ` ${year}`}`;
 }
 
 /** `21 Nov 14:03:07`. */
-export function moment(ms) {
-  if (ms == null || !Number.isFinite(ms)) return "–";
-  const date = new Date(ms);
-  return `${date.getDate()} ${date.toLocaleString("en", { month: "short" })} ${clock(ms)}`;
+export const moment = (ms) => (known(ms) ? `${dayOf(ms)} ${clock(ms)}` : "–");
+
+/** `2026-11-21T14:03:07.000+01:00`: to the millisecond, in the zone, as it can be typed again anywhere. */
+export const exact = (ms) => (known(ms) ? `${shifted(ms).toISOString().slice(0, 23)}${ahead(ms)}` : "");
+
+/** The same in UTC, for the API. */
+export const utc = (ms) => (known(ms) ? new Date(ms).toISOString() : "");
+
+/** The moment of a wall clock in the zone; in the hour that a change of clocks repeats, the later one. */
+function wall(fields) {
+  const ms = Date.UTC(...fields);
+  return ms - offset(ms - offset(ms));
 }
 
-export const utc = (ms) => (ms == null || !Number.isFinite(ms) ? "" : new Date(ms).toISOString());
+const TYPED = /^(\d{4})-(\d\d)-(\d\d)(?:[Tt ]+(\d\d?):(\d\d)(?::(\d\d)(\.\d{1,9})?)?)?\s*(Z|UTC|[+-]\d\d:\d\d)?$/i;
+const NAMED = /^(?:(today|yesterday|\d\d? [a-z]{3}[a-z]*(?: \d{4})?)(?:\s+|$))?(?:(\d\d?):(\d\d)(?::(\d\d))?)?$/i;
+
+/** A moment as people type it, as the API takes it: `118`, `118.2`, `-10m`, `2026-11-21 09:00`, `yesterday 14:00`, `14:05` (the
+ * latest), `21 Nov 14:03:07`.  Times without a zone are in the page's.  Null for anything else, `""` for `now`. */
+export function readMoment(typed, now = Date.now()) {
+  const text = typed.trim();
+  if (/^(now|live|end)$/i.test(text)) return "";
+  if (/^\d{1,15}([.~]\d{1,15}){0,2}$/.test(text)) return text.split(/[.~]/)[0];
+  if (/^-\d+(\.\d{1,6})?(ms|s|m|h|d|w)$/.test(text)) return text;
+  const full = TYPED.exec(text);
+  if (full) return fullMoment(full);
+  const [spelled, name] = text.endsWith(` ${zoneName(now)}`) ? [text.slice(0, -zoneName(now).length).trim(), ""] : text.endsWith(" UTC") ? [text.slice(0, -4).trim(), "utc"] : [text, ""];
+  const named = spelled && NAMED.exec(spelled);
+  if (!named) return null;
+  const before = zone.utc;
+  zone.utc ||= name === "utc";
+  const time = namedMoment(named, now);
+  zone.utc = before;
+  return time;
+}
+
+/** A time to the second, or to a part of it, means the end of that: what is shown without its smaller parts is included. */
+const toItsEnd = (ms, second, fraction = "") => `${utc(ms).slice(0, 19)}${second === undefined ? "" : (fraction || ".").padEnd(10, "9")}Z`;
+
+function fullMoment([, year, month, day, hour = "0", minute = "0", second, fraction = "", ofZone = ""]) {
+  const fields = [Number(year), month - 1, Number(day), Number(hour), Number(minute), Number(second ?? 0)];
+  if (new Date(Date.UTC(...fields)).toISOString().slice(0, 16) !== `${year}-${month}-${day}T${two(hour)}:${two(minute)}`) return null;
+  const [, sign, hours, minutes] = /^([+-])(\d\d):(\d\d)$/.exec(ofZone) ?? [];
+  const away = ((Number(hours ?? 0) * 60) + Number(minutes ?? 0)) * 60_000 * (sign === "-" ? -1 : 1);
+  const ms = ofZone ? Date.UTC(...fields) - away : wall(fields);
+  return toItsEnd(ms, second, fraction);
+}
+
+function namedMoment([, day = "", hour, minute, second], now) {
+  if (!day && hour === undefined) return null;
+  const today = shifted(now);
+  let [year, month, date] = [today.getUTCFullYear(), today.getUTCMonth(), today.getUTCDate()];
+  if (/^yesterday$/i.test(day)) date -= 1;
+  else if (day && !/^today$/i.test(day)) {
+    const [numeral, name, ofYear] = day.split(" ");
+    date = Number(numeral);
+    year = Number(ofYear ?? year);
+    month = MONTHS.findIndex((short_) => short_.toLowerCase() === name.slice(0, 3).toLowerCase());
+    if (month < 0) return null;
+  }
+  if (Number(hour ?? 0) > 23 || Number(minute ?? 0) > 59 || Number(second ?? 0) > 59) return null;
+  const at = (year_, date_) => wall([year_, month, date_, Number(hour ?? 0), Number(minute ?? 0), Number(second ?? 0)]);
+  let ms = at(year, date);
+  // A clock alone is its latest occurrence, and a day without a year the latest one.
+  if (ms > now && !day) ms = at(year, date - 1);
+  if (ms > now + DAY_MS && /^\d\d? [a-z]+$/i.test(day)) ms = at(year - 1, date);
+  return toItsEnd(ms, second);
+}
 
 /** `80 ms`, `4.2 s`, `5 min`, `3.1 h`, `2.4 d`. */
 export function span(ms) {

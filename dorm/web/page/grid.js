@@ -7,6 +7,7 @@ import { appColor, appPattern, isLight, theme } from "./colors.js";
 import { amounts, clean, percent, plural, short } from "./format.js";
 import { groupsOf, layOut } from "./gridlayout.js";
 import { Swatch } from "./parts.js";
+import { Png } from "./picture.js";
 import { go, recall, remember, store, visit } from "./store.js";
 
 /** Pixels of a cell from which on a second line says what the node has. */
@@ -219,7 +220,7 @@ export function Grid({ model, focus = "", mark = "", height, only = "", onfocus,
 
   picture.current.wheel = wheel;
   const tip = over && model.nodes.get(over.node);
-  return html`<div class="grid">
+  return html`<div class="grid pictured">
     ${!only && html`<div class="gridbar">
       <nav aria-label="Zoom" class="crumbs">
         <button type="button" onClick=${() => { focusOn(""); moveCamera({ x: 0, y: 0, zoom: 1 }); }} aria-current=${focus ? undefined : "true"}>Cluster</button>
@@ -231,6 +232,7 @@ export function Grid({ model, focus = "", mark = "", height, only = "", onfocus,
       <span class="buttons">
         <button type="button" onClick=${() => zoomAt(size.width / 2, size.height / 2, 1.6)} aria-label="Zoom in">+</button>
         <button type="button" onClick=${() => zoomAt(size.width / 2, size.height / 2, 1 / 1.6)} aria-label="Zoom out">−</button>
+        <${Png} name=${label} />
       </span>
     </div>`}
     <div class="gridbox" ref=${(box) => { if (box) box.style.height = `${size.height}px`; }}>

@@ -2,7 +2,7 @@
 
 const GAP = 10, HEAD = 18;
 /** Pixels of the largest cell: a cluster of a few nodes fills its picture. */
-const LARGEST = 340;
+const LARGEST = 520;
 
 /** The groups by a label, each with its node ids; one without a name where there is no label. */
 export function groupsOf(model, key) {

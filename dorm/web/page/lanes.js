@@ -8,6 +8,7 @@ import { appColor, appPattern, theme } from "./colors.js";
 import { clean, clock, moment, msOf, plural, short, span } from "./format.js";
 import { Tip } from "./grid.js";
 import { Failed, Link, Swatch } from "./parts.js";
+import { Png } from "./picture.js";
 import { light, moveTo, recall, remember, shown, store, watch } from "./store.js";
 
 const HEAD = 34, MOST_PAGES = 20, REFRESH_MS = 3000;
@@ -192,7 +193,7 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false, b
   const held = lane && axis && lane.spans.find((one) => axis.time(over.x) >= one[0] && axis.time(over.x) <= one[1]);
   const near = over && data && over.y < HEAD && axis ? closest([...data.failures, ...data.decisions], (one) => Math.abs(axis.x(one[1]) - over.x), 6) : null;
 
-  return html`<div class="lanes">
+  return html`<div class="lanes pictured">
     <div class="lanebar">
       <span class="small dim">${data ? `${plural(lanes.length, "app")}, ${span(end - begin)}` : ""}</span>
       <span class="legend" aria-hidden="true">${[["good", "running"], ["start", "starting"], ["stop", "stopping"], ["wait", "waits for room"], ["warn", "waits"], ["bad", "failed"]].map(([tone, name]) => html`<span><i class="key ${tone}"></i>${name}</span>`)}</span>
@@ -200,6 +201,7 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false, b
       <span class="buttons">
         ${!between && [["10 min", 600_000], ["1 h", 3_600_000]].map(([name, length]) => html`<button type="button" onClick=${() => data && zoom([Math.max(data.first, data.last - length), data.last])}>${name}</button>`)}
         <button type="button" aria-pressed=${!window_} onClick=${() => zoom(null)}>All</button>
+        <${Png} name=${label} />
       </span>
     </div>
     <${Failed} text=${error} />

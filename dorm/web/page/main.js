@@ -1,15 +1,19 @@
 // The page: its frame, its address, its keys.  Data come from `source.js`, state lives in `store.js`, pages are in `pages/`.
 
-import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
+import { html, render, useEffect, useState } from "./vendor/preact.js";
 import { Action, Dialogs, close } from "./actions.js";
+import { Command } from "./command.js";
 import { Lost, Status, useLost } from "./connection.js";
-import { clean, moment, short } from "./format.js";
+import { clean, moment, short, useZone, zoneName } from "./format.js";
+import { Help } from "./help.js";
 import { SignInAgain, Who, ended } from "./identity.js";
+import { noteStart, watchEnds } from "./notify.js";
 import { Link } from "./parts.js";
 import { App } from "./pages/app.js";
 import { Apps } from "./pages/apps.js";
 import { Cluster } from "./pages/cluster.js";
 import { Compare } from "./pages/compare.js";
+import { History } from "./pages/history.js";
 import { Log } from "./pages/log.js";
 import { Node } from "./pages/node.js";
 import { Nodes } from "./pages/nodes.js";
@@ -17,23 +21,28 @@ import { Sweep, Sweeps } from "./pages/sweeps.js";
 import { WhatIf } from "./pages/whatif.js";
 import { Slider } from "./slider.js";
 import { HttpSource, embedded } from "./source.js";
-import { DECISIONS, arrived, connect, go, heard, identify, jump, kindsIn, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
+import { DECISIONS, EMBED, arrived, connect, go, heard, identify, jump, kindsIn, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
 
-const PAGES = { cluster: Cluster, apps: Apps, app: App, sweeps: Sweeps, sweep: Sweep, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
-const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["sweeps", "Sweeps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
+const PAGES = { cluster: Cluster, apps: Apps, app: App, history: History, sweeps: Sweeps, sweep: Sweep, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
+const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["history", "History"], ["sweeps", "Sweeps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
 /** Pages with a heading of their own. */
 const TITLED = new Set(["app", "node", "sweep"]);
 
+/** The heading of a page that shows none. */
+const Heading = () => !TITLED.has(store.route.page) && html`<h1 class="sr">${(TABS.find(([to]) => to === store.route.page) ?? ["", "Compare"])[1]}</h1>`;
+
 function Frame() {
   useStore();
-  const model = shown(), lost = useLost(), page = PAGES[store.route.page] ?? Cluster;
+  const model = shown(), lost = useLost(), page = PAGES[store.route.page] ?? PAGES[EMBED] ?? Cluster;
   useEffect(() => { document.title = `${store.route.id ? `${clean(model?.apps.get(store.route.id)?.name ?? store.route.id)} · ` : ""}${name()}`; });
+  if (EMBED !== null) return html`<main id="main" tabindex="-1" class="embedded">${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
+    ${model && html`<${Heading} />`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>`;
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <${Link} to="cluster" class="brand"><span class="logo" aria-hidden="true"><i></i><i></i><i></i><i></i></span><b>${name()}</b><//>
       <nav aria-label="Pages">${TABS.filter(([to]) => to !== "sweeps" || !store.source?.embedded).map(([to, title]) => html`<${Link} to=${to} aria-current=${store.route.page === to ? "page" : undefined}>${title}<//>`)}</nav>
-      <${Search} />
+      <${Command} />
       <${Status} archive=${archive} />
       <${Action} what="policy">Policy<//>
       <${Action} what="submit" tone="primary">Submit<//>
@@ -41,14 +50,15 @@ function Frame() {
       <${Theme} />
     </header>
     ${lost && html`<${Lost} />`}
-    ${store.route.at && html`<div class="pastbar" role="status"><span>This is <b>${model?.at ? moment(model.at) : "…"}</b>, position ${model?.position ?? store.route.at}.</span>
+    ${store.route.at && html`<div class="pastbar" role="status"><span>${model ? html`This is <b>${model.at ? `${moment(model.at)} ${zoneName(model.at)}` : "before the first record"}</b>, position ${model.position}.` : html`${store.loading ? "Loading" : "There is no moment"} <b>${short(store.route.at, 40)}</b>`}</span>
       <button type="button" onClick=${() => go({ page: "compare", vs: store.route.at, at: null, id: "" })}>${store.source.actions ? "Compare with now" : "Compare with the end"}</button>
       ${store.route.page !== "whatif" && html`<button type="button" onClick=${() => visit("whatif")}>What if?</button>`}
       <button type="button" onClick=${() => moveTo(null)}>${store.source.actions ? "Back to now" : "To the end"}</button></div>`}
     ${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
-    <main id="main" class=${lost ? "stale" : ""} tabindex="-1" aria-busy=${store.loading}>${model && !TITLED.has(store.route.page) && html`<h1 class="sr">${(TABS.find(([to]) => to === store.route.page) ?? ["", "Compare"])[1]}</h1>`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
+    <main id="main" class=${lost ? "stale" : ""} tabindex="-1" aria-busy=${store.loading}>${model && html`<${Heading} />`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : store.route.at && !store.loading && store.error ? html`<p class="note">The log has no such moment.</p>` : html`<p class="boot">Loading the cluster …</p>`}</main>
     <${Slider} />
     <${Dialogs} />
+    <${Help} />
     <${SignInAgain} />
     <div class="notice" role="status" aria-live="polite">${store.notice && html`<p class=${store.notice.tone}>${clean(store.notice.text)}</p>`}</div>`;
 }
@@ -70,45 +80,17 @@ function Theme() {
   return html`<button type="button" class="quiet" onClick=${() => choose(next)} aria-label=${`Theme: ${theme}; change to ${next}`} title=${`Theme: ${theme}`}>${{ auto: "◐", dark: "●", light: "○" }[theme]}</button>`;
 }
 
-/** Finds apps by name, id and user, and nodes by name. */
-function Search() {
-  const [text, write] = useState(""), [index, move] = useState(0);
-  const place = useRef(null);
-  const model = shown(), wanted = text.trim().toLowerCase();
-  const found = [];
-  if (wanted && model) {
-    for (const app of model.apps.values()) {
-      if (found.length >= 8) break;
-      if (app.name.toLowerCase().includes(wanted) || app.id.includes(wanted)) found.push({ to: "app", id: app.id, title: app.name, about: `app of ${app.user}, ${app.phase}` });
-    }
-    const users = new Set([...model.apps.values()].map((app) => app.user).filter((user) => user.toLowerCase().includes(wanted)));
-    for (const user of [...users].slice(0, 4)) found.push({ to: "apps", id: "", q: { find: user }, title: user, about: "user: all apps" });
-    let nodes = 0;
-    for (const id of model.sorted) if (id.toLowerCase().includes(wanted) && ++nodes <= 6) found.push({ to: "node", id, title: id, about: `node, ${model.nodes.get(id).state}` });
-  }
-  const chosen = Math.min(index, found.length - 1);
-  const open = (one) => { if (!one) return; write(""); place.current.blur(); visit(one.to, one.id, one.q); };
-  const keys = (event) => {
-    if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); move(Math.max(0, Math.min(chosen + (event.key === "ArrowDown" ? 1 : -1), found.length - 1))); }
-    if (event.key === "Enter") { event.preventDefault(); open(found[Math.max(chosen, 0)]); }
-    if (event.key === "Escape") { write(""); event.target.blur(); }
-  };
-  return html`<div class="search">
-    <input id="search" ref=${place} type="search" value=${text} placeholder="Find an app, user or node  /" aria-label="Find an app, user or node" role="combobox" aria-expanded=${found.length > 0}
-      aria-controls="found" aria-autocomplete="list" aria-activedescendant=${found.length ? `found-${Math.max(chosen, 0)}` : undefined} autocomplete="off" spellcheck="false" onInput=${(event) => { write(event.target.value); move(0); }} onKeyDown=${keys} />
-    <ul id="found" role="listbox" aria-label="Found" hidden=${found.length === 0}>${found.map((one, at) => html`<li id=${`found-${at}`} role="option" aria-selected=${at === Math.max(chosen, 0)} onPointerDown=${(event) => { event.preventDefault(); open(one); }}><b><bdi>${short(one.title, 50)}</bdi></b> <span class="dim">${short(one.about, 50)}</span></li>`)}</ul>
-  </div>`;
-}
-
 function keys(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || store.dialog) return;
+  if ((event.ctrlKey || event.metaKey) && event.key === "k" && !store.dialog && EMBED === null) { event.preventDefault(); document.getElementById("search").focus(); return; }
+  if (event.ctrlKey || event.metaKey || event.altKey || store.dialog || store.help || EMBED !== null) return;
   if (event.target.closest("input, textarea, select, dialog") && event.target.type !== "range") return;
   const act = {
+    "?": () => set({ help: true }),
     "/": () => document.getElementById("search").focus(),
     "[": () => jump(DECISIONS, -1), "]": () => jump(DECISIONS, 1),
     "{": () => jump(kindsIn("failures"), -1), "}": () => jump(kindsIn("failures"), 1),
     l: () => moveTo(null),
-    c: () => visit("cluster"), a: () => visit("apps"), s: () => visit("sweeps"), n: () => visit("nodes"), e: () => visit("log"), w: () => visit("whatif"),
+    c: () => visit("cluster"), a: () => visit("apps"), h: () => visit("history"), s: () => visit("sweeps"), n: () => visit("nodes"), e: () => visit("log"), w: () => visit("whatif"),
   }[event.key];
   if (event.key === " " && !event.target.closest("button, a, canvas, [tabindex]")) { event.preventDefault(); set({ playing: !store.playing }); return; }
   if (act) { event.preventDefault(); act(); }
@@ -117,6 +99,7 @@ function keys(event) {
 async function start() {
   const theme = recall("theme", "auto");
   if (theme !== "auto") document.documentElement.dataset.theme = theme;
+  useZone(recall("zone", "local"));
   store.source = (await embedded()) ?? new HttpSource("v1", !archive, meta("dorm-version"), { status: heard, signedOut: ended });
   window.addEventListener("popstate", () => { close(); arrived(); });
   window.addEventListener("hashchange", arrived);
@@ -127,6 +110,8 @@ async function start() {
   render(html`<${Frame} />`, place);
   identify();
   await connect();
+  noteStart(store.live);
+  watchEnds();
   await load();
 }
 

@@ -14,6 +14,8 @@ export class Model {
     this.cluster = view.cluster;
     this.decision = view.decision;
     this.apps = new Map(view.apps.map((app) => [app.id, app]));
+    /** What each app has done, by its id. */
+    this.work = new Map((view.work ?? []).map((entry) => [entry[0], workOf(entry)]));
     this.nodes = new Map(view.nodes.map((node) => [node.id, {
       ...node, containers: node.containers.map((held) => [view.apps[held[0]]?.id ?? "", ...held.slice(1)]),
     }]));
@@ -30,7 +32,8 @@ export class Model {
     if (change.decision) this.decision = change.decision;
     let order = false;
     for (const app of change.apps ?? []) this.apps.set(app.id, app);
-    for (const id of change.gone_apps ?? []) this.apps.delete(id);
+    for (const entry of change.work ?? []) this.work.set(entry[0], workOf(entry));
+    for (const id of change.gone_apps ?? []) { this.apps.delete(id); this.work.delete(id); }
     for (const node of change.nodes ?? []) {
       order ||= !this.nodes.has(node.id);
       this.nodes.set(node.id, node);
@@ -45,7 +48,7 @@ export class Model {
   /** The same moment, on its own. */
   copy() {
     const other = Object.create(Model.prototype);
-    return Object.assign(other, this, { apps: new Map(this.apps), nodes: new Map(this.nodes), sorted: [...this.sorted] });
+    return Object.assign(other, this, { apps: new Map(this.apps), work: new Map(this.work), nodes: new Map(this.nodes), sorted: [...this.sorted] });
   }
 
   get nodeList() {
@@ -92,6 +95,9 @@ export class Model {
     return found;
   }
 }
+
+/** Step, loss, pace and costs of an app by name; `at` in milliseconds since 1970, null if it has not reported. */
+const workOf = ([, step, loss, lossIs, rate, at, left, cost, lost, doubt]) => ({ step, loss, lossIs, rate, at: at || null, left, cost, lost, doubt });
 
 export const ENDED = new Set(["completed", "failed", "cancelled"]);
 

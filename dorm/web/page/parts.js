@@ -2,12 +2,16 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { PHASE_TONE, appClass } from "./colors.js";
-import { clean, clock, moment, msOf, utc } from "./format.js";
-import { href, light, shown, store, visit } from "./store.js";
+import { clean, clock, dayOf, exact, moment, msOf, utc } from "./format.js";
+import { EMBED, href, light, shown, store, visit } from "./store.js";
+
+/** Where another site shows one page in a frame, links open the whole dashboard beside it. */
+export const outward = (address) => (EMBED === null ? { href: address } : { href: location.pathname + address, target: "_blank", rel: "noopener" });
 
 /** A link within the page that keeps the moment. */
 export function Link({ to, id = "", q = {}, class: name, children, ...rest }) {
   const address = href({ page: to, id, q });
+  if (EMBED !== null) return html`<a ...${outward(address)} class=${name} ...${rest}>${children}</a>`;
   const click = (event) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
     event.preventDefault();
@@ -35,16 +39,16 @@ export const Phase = ({ phase }) => html`<${Chip} tone=${PHASE_TONE[phase] ?? ""
 export function When({ at, position, day = false }) {
   const ms = typeof at === "number" ? at : msOf(at);
   if (ms === null) return html`<span class="dim">–</span>`;
-  const text = day ? moment(ms) : clock(ms);
-  if (!position) return html`<time dateTime=${utc(ms)} title=${utc(ms)}>${text}</time>`;
-  return html`<${MomentLink} position=${position} title=${`${utc(ms)}, position ${position}`}><time dateTime=${utc(ms)}>${text}</time><//>`;
+  const text = day || dayOf(ms) !== dayOf(Date.now()) ? moment(ms) : clock(ms);
+  if (!position) return html`<time dateTime=${utc(ms)} title=${exact(ms)}>${text}</time>`;
+  return html`<${MomentLink} position=${position} title=${`${exact(ms)}, position ${position}`}><time dateTime=${utc(ms)}>${text}</time><//>`;
 }
 
 /** Takes the page to a position of the log. */
 export function MomentLink({ position, title, children }) {
   const at = String(position).split(/[.~]/)[0];
   const address = href({ id: store.route.id, q: store.route.q, at });
-  return html`<a href=${address} title=${title ?? `Show the cluster at ${position}`} class="moment">${children ?? position}</a>`;
+  return html`<a ...${outward(address)} title=${title ?? `Show the cluster at ${position}`} class="moment">${children ?? position}</a>`;
 }
 
 export const Card = ({ title, extra, class: name = "", children, id }) => html`

@@ -5,10 +5,10 @@ import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { Axis } from "./axis.js";
 import { Canvas } from "./canvas.js";
 import { theme } from "./colors.js";
-import { moment, utc } from "./format.js";
+import { exact, moment, readMoment, useZone, zoneName } from "./format.js";
 import { useTimeline } from "./lanes.js";
 import { Icon } from "./parts.js";
-import { DECISIONS, jump, kindsIn, moveTo, remember, say, set, shown, store, useStore } from "./store.js";
+import { DECISIONS, jump, kindsIn, moveTo, recall, remember, say, set, shown, store, useStore } from "./store.js";
 
 const STEPS = 10_000, SPEEDS = [1, 2, 5, 10, 30, 60, 300, 1800, 3600], PLAY_MS = 250;
 
@@ -20,9 +20,12 @@ export function Slider() {
   const throttle = useRef({ timer: 0, next: null });
   const begin = data?.begin ?? 0, end = Math.max(data?.last ?? 1, store.live?.at ?? 0, begin + 1);
   useEffect(() => { if (data) store.range = { begin, end }; }, [begin, end]);
+  useEffect(() => { if (data) set({ timeline: data }); }, [data]);
   const axis = useMemo(() => new Axis(begin, end, 8, Math.max(size.width - 8, 9)), [begin, end, size.width]);
   const model = shown();
-  const here = dragged ?? (store.route.at ? model?.at ?? end : end);
+  // Before the first record there is no time, and of a moment that the log does not have none is known: never now's.
+  const time = dragged ?? (store.route.at ? model?.at ?? null : end);
+  const here = time ?? begin;
 
   useEffect(() => {
     if (!store.playing) return undefined;
@@ -43,8 +46,7 @@ export function Slider() {
     const base = height - 9, top = 4;
     context.fillStyle = tones.line;
     context.fillRect(8, base, width - 16, 2);
-    const used = Object.entries(data.figures).filter(([name]) => name.startsWith("decided."));
-    const points = used.map(([, one]) => one).sort((a, b) => b.length - a.length)[0] ?? [];
+    const points = scarcest(data.figures, end);
     if (points.length) {
       context.beginPath();
       context.moveTo(axis.x(points[0][0]), base);
@@ -102,15 +104,38 @@ export function Slider() {
     </div>
     <div class="track">
       <${Canvas} draw=${draw} sized=${(width) => resize({ width })} label="" role="presentation" aria-hidden="true" />
-      <input type="range" min="0" max=${STEPS} value=${value} aria-label="Moment of the log" aria-valuetext=${past ? moment(here) : store.source?.actions === false ? "the end" : "now"}
+      <input type="range" min="0" max=${STEPS} value=${value} aria-label="Moment of the log" aria-valuetext=${past ? clockOf(time) : store.source?.actions === false ? "the end" : "now"}
         onInput=${(event) => slide(event.target.value, false)} onChange=${(event) => slide(event.target.value, true)} />
     </div>
     <div class="now">
       <button type="button" class=${past ? "live past" : "live"} aria-pressed=${!past} onClick=${() => { set({ playing: false }); moveTo(null); }}>${store.source?.actions === false ? "End" : "Live"}</button>
-      <span class="clock" title=${utc(here)}>${moment(here)}</span>
+      <span class="clock" title=${exact(time)}>${clockOf(time)}</span>
+      <${Zone} at=${here} />
       <${Exact} />
     </div>
   </footer>`;
+}
+
+/** The use over time of the resource that is used most: the one that apps wait for. */
+function scarcest(figures, end) {
+  const curves = Object.entries(figures).filter(([name]) => name.startsWith("decided.")).map(([, points]) => points);
+  const mean = (points) => points.reduce((sum, [at, value], index) => sum + value * ((points[index + 1]?.[0] ?? end) - at), 0) / Math.max(end - (points[0]?.[0] ?? end), 1);
+  return curves.map((points) => [mean(points), points]).sort((a, b) => b[0] - a[0])[0]?.[1] ?? [];
+}
+
+const clockOf = (time) => (time !== null ? moment(time) : store.loading ? "…" : String(store.past?.position) === "0" ? "before the first record" : "no such moment");
+
+/** The time zone of everything on the page; a click changes it. */
+function Zone({ at }) {
+  const chosen = recall("zone", "local");
+  const turn = () => {
+    const next = chosen === "utc" ? "local" : "utc";
+    remember("zone", next);
+    useZone(next);
+    set({ zone: next });
+  };
+  return html`<button type="button" class="quiet zone" onClick=${turn} aria-label=${`Time zone ${zoneName(at)}; change to ${chosen === "utc" ? "that of this browser" : "UTC"}`}
+    title=${`All times on this page, shown and typed, are in ${zoneName(at)}. Click for ${chosen === "utc" ? "the time zone of this browser" : "UTC"}.`}>${zoneName(at)}</button>`;
 }
 
 /** The moment as text: shows the position, and takes a sequence, a time or `-10m`. */
@@ -119,13 +144,14 @@ function Exact() {
   const [text, write] = useState(null);
   const enter = (event) => {
     event.preventDefault();
-    const wanted = (text ?? "").trim();
+    const typed = (text ?? "").trim();
     write(null);
-    if (!wanted) return;
-    if (!/^(\d+(\.\d+)?|-[\d.]+(ms|s|m|h|d)|\d{4}-\d\d-\d\d.*)$/.test(wanted)) { say("Enter a sequence (118), a time (2026-11-21T09:00Z) or an age (-10m).", "bad"); return; }
-    moveTo(wanted);
+    if (!typed) return;
+    const at = readMoment(typed);
+    if (at === null) { say(`Enter a sequence (118), a time in ${zoneName()} (2026-11-21 09:00, yesterday 14:00) or an age (-10m).`, "bad"); return; }
+    moveTo(at || null);
   };
   return html`<form class="exact" onSubmit=${enter}><label><span class="sr">Position on the log</span>
-    <input value=${text ?? model?.position ?? ""} onInput=${(event) => write(event.target.value)} onFocus=${(event) => event.target.select()} onBlur=${() => write(null)}
-      spellcheck="false" autocomplete="off" title="Position on the log; enter a sequence, a time or -10m" size="7" /></label></form>`;
+    <input value=${text ?? model?.position ?? store.route.at ?? ""} onInput=${(event) => write(event.target.value)} onFocus=${(event) => event.target.select()} onBlur=${() => write(null)}
+      spellcheck="false" autocomplete="off" title=${`Position on the log; enter a sequence, a time in ${zoneName()}, or -10m`} size="7" /></label></form>`;
 }

@@ -8,10 +8,11 @@
 //   app, story, …       more about one app or node;  sweeps, sweep: apps that were submitted together
 //   whatif(at, …)       the log continued from a moment with a change, next to what happened
 //   usage(node)         what a node's containers use now; null where that is not known
+//   history(…)          apps that have ended, by pages;  findings(at): whether the cluster is well
 //   plan, submit, …     what would happen, and doing it (`actions` says whether there is anything to do it with)
 
 import { Feed } from "./feed.js";
-import { Model } from "./model.js";
+import { ENDED, Model } from "./model.js";
 import { comparePositions, msOf } from "./format.js";
 
 const TIMEOUT_MS = 20_000, WHATIF_MS = 100_000, SWEEP_MS = 120_000, RESET_MS = 2000;
@@ -115,6 +116,8 @@ export class HttpSource {
   speed = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/speed${query({ at })}`);
   nodeStory = (id, at) => this.#ask(`/nodes/${encodeURIComponent(id)}/story${query({ at })}`);
   usage = (id) => this.#ask(`/nodes/${encodeURIComponent(id)}/usage`);
+  history = ({ until, ...filter }) => this.#ask(`/history${query({ ...filter, until })}`, { timeout: WHATIF_MS });
+  findings = (at) => this.#ask(`/findings${query({ at })}`);
   sweeps = (ended, at) => this.#ask(`/sweeps${query({ ended, at, limit: 1000 })}`);
   sweep = (name, by, at) => this.#ask(`/sweeps/${encodeURIComponent(name)}${query({ by, at })}`);
   policy = (at) => this.#ask(`/policy${query({ at })}`);
@@ -190,6 +193,8 @@ export class EmbeddedSource {
   /** How many changes lie at or before a moment: a position, a sequence or a time. */
   #count(at) {
     if (at === null || at === undefined) return this.changes.length;
+    const last = Number(this.changes.at(-1)?.position ?? this.recording.first.position);
+    if (Math.floor(Number(at)) > last) throw new SourceError(`The recording ends at ${last}, before ${at}.`, "moment.after_end");
     if (/^\d+(\.\d+)?$/.test(at)) return upper(this.changes, (change) => Number(change.position) <= Math.floor(Number(at)));
     const time = at.startsWith("-") ? this.times.at(-1) - spanOf(at.slice(1)) : msOf(at.endsWith("Z") ? at : `${at}Z`);
     if (!Number.isFinite(time)) throw new SourceError(`${at} is not a moment: enter a sequence (120), a time or -10m.`, "moment.malformed");
@@ -304,6 +309,31 @@ export class EmbeddedSource {
     return { points: points.slice(0, upper(points, (point) => point[0] <= time)) };
   }
   async speed(id, at) { return this.#turn(id, at)?.speed ?? null; }
+  /** Apps that ended up to a moment, as the last entry of each says. */
+  async history({ q, user, state, since, until, sort = "-ended", after, limit = 100 }) {
+    const count = this.#count(until), last = new Map(this.recording.first.apps.map((app) => [app.id, app]));
+    for (const change of this.changes.slice(0, count)) for (const app of change.apps ?? []) last.set(app.id, app);
+    const work = (await this.view(until)).work, begin = since ? (since.startsWith("-") ? (this.times[count - 1] ?? 0) - spanOf(since.slice(1)) : msOf(since)) : 0;
+    const rows = [...last.values()].filter((app) => ENDED.has(app.phase)).map((app) => rowOf(app, work.get(app.id)))
+      .filter((row) => (!user || row.user === user) && (!state || row.state === state) && row.ended_at / 1e6 > begin && (!q || textOf(row).includes(q.toLowerCase())));
+    const field = { ended: "ended_at", submitted: "submitted_at" }[sort.replace(/^-/, "")] ?? sort.replace(/^-/, ""), sign = sort.startsWith("-") ? -1 : 1;
+    rows.sort((a, b) => (a[field] == null) - (b[field] == null) || (a[field] > b[field] ? sign : a[field] < b[field] ? -sign : 0));
+    const place = after ? rows.findIndex((row) => row.id === after) + 1 : 0, items = rows.slice(place, place + limit);
+    return { items, next: place + limit < rows.length ? items.at(-1).id : null };
+  }
+
+  /** What the nodes and the settings of a moment say; a recording knows no servers. */
+  async findings(at) {
+    const { nodeList, cluster } = await this.view(at);
+    const nodes = nodeList.filter((node) => !["up", "left"].includes(node.state)).map((node) => ({
+      level: ["draining", "maintenance"].includes(node.state) ? "note" : "wrong", check: "nodes", about: node.id, text: node.note || node.state, todo: "",
+    }));
+    const settings = [["wrong", "the policy gives no usable answer", cluster.policy_failure], ["note", "paused", cluster.paused]].filter(([, , text]) => text)
+      .map(([level, about, text]) => ({ level, check: "settings", about, text, todo: "" }));
+    const items = [...settings, ...nodes].sort((a, b) => (a.level === "note") - (b.level === "note"));
+    return { items, all_items: items.length, level: items[0]?.level ?? "ok" };
+  }
+
   async nodeStory(id, at) { return this.#told(this.recording.stories.nodes[id], at, "The story of this node"); }
   async usage() { return null; }
   async sweeps() { return this.#none("The list of sweeps"); }
@@ -319,6 +349,17 @@ export class EmbeddedSource {
   async spec() { return this.#none("The spec of this app"); }
 }
 
+/** An app that has ended as a row of the history. */
+function rowOf(app, work) {
+  const submitted = msOf(app.submitted_at), ended = msOf(app.since);
+  return {
+    id: app.id, name: app.name, user: app.user, sweep: app.sweep ?? "", labels: app.labels ?? {}, state: app.phase, why: app.end_reason ?? "", failures: app.failures, adjustments: app.adjustments,
+    submitted_at: submitted * 1e6, ended_at: ended * 1e6, life_s: (ended - submitted) / 1000, step: work?.step ?? 0, loss: work?.loss ?? null, loss_is: work?.lossIs ?? "", core_hours: null,
+  };
+}
+
+const textOf = (row) => [row.name, row.id, row.user, row.sweep, row.why, ...Object.entries(row.labels).map(([key, value]) => `${key}=${value}`)].join("\n").toLowerCase();
+
 /** How many items at the start of an ordered list fulfil a condition. */
 function upper(items, holds) {
   let low = 0, high = items.length;
@@ -330,6 +371,6 @@ function upper(items, holds) {
 }
 
 function spanOf(text) {
-  const found = /^([\d.]+)(ms|s|m|h|d)?$/.exec(text);
-  return found ? Number(found[1]) * { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }[found[2] ?? "s"] : NaN;
+  const found = /^([\d.]+)(ms|s|m|h|d|w)?$/.exec(text);
+  return found ? Number(found[1]) * { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000 }[found[2] ?? "s"] : NaN;
 }

@@ -7,6 +7,9 @@ import { format, parse } from "./route.js";
 
 const TAIL = 400, FILL_MS = 1000, RETRY_MS = 2000;
 
+/** The page that another site shows in a frame, without this page's own frame (`?embed=cluster`); null if it is not embedded. */
+export const EMBED = new URLSearchParams(location.search).get("embed");
+
 export const store = {
   source: null,
   route: parse(location.hash),
@@ -29,6 +32,9 @@ export const store = {
   /** The app that the pointer or the keyboard is at: grids show it, and dim all others. */
   lit: null,
   dialog: null,
+  help: false,
+  /** The whole log as the slider draws it. */
+  timeline: null,
   notice: null,
   playing: false,
   speed: Number(recall("speed", "10")),
@@ -86,6 +92,7 @@ export function go(change, { replace = false } = {}) {
 /** Another page, with the same moment. */
 export function visit(page, id = "", q = {}) {
   const next = format({ page, id, at: store.route.at, vs: null, q });
+  if (EMBED !== null) { window.open(location.pathname + next, "_blank", "noopener"); return; }
   if (next !== location.hash) history.pushState(null, "", next);
   arrived();
   document.getElementById("main")?.focus({ preventScroll: true });
@@ -129,7 +136,8 @@ export async function load() {
         store.error = "";
       } catch (error) {
         store.error = error.message;
-        if (at && !store.past) store.past = store.live;
+        // A moment that the log does not have shows nothing, and never another one in its place.
+        if (at && (!store.past || /^moment\./.test(error.code ?? ""))) store.past = null;
       }
       store.loading = false;
       redraw();

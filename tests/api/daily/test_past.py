@@ -40,6 +40,8 @@ async def test_history_and_comparison(nats_server: NatsServer, monkeypatch: pyte
             assert [one["name"] for one in failed["items"]] == [
                 one.name for one in in_order(select(rows, states=["failed"]), "name")
             ]
+            searched = await api.get("/v1/history?q=TEAM=vision")
+            assert [one["name"] for one in searched["items"]] == ["app-07"]
             named = await api.get("/v1/history?name=app-0*&since=10&until=30")
             assert all(one["name"].startswith("app-0") for one in named["items"])
 
@@ -59,3 +61,20 @@ async def test_history_and_comparison(nats_server: NatsServer, monkeypatch: pyte
                 ("/v1/history/compare?app=no&app=nobody", 404, "app.not_found"),
             ):
                 assert (await api.get(query, status))["code"] == code
+
+
+async def test_apps_that_the_cluster_still_keeps_take_no_fold(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dorm.api.moments.gather", None)
+    async with connected(nats_server.url) as connection:
+        await filled(connection, long_story(None).records)
+        async with served(connection) as api:
+            page = await api.get("/v1/history?since=-1h&limit=5&sort=name")
+            names = [one["name"] for one in page["items"]]
+            # The log grows, and the next pages still show the same moment.
+            await api.reach(await say(connection.log, connection.cluster, joined("late"), "late"))
+            while page["next"] is not None:
+                page = await api.get(f"/v1/history?since=-1h&limit=5&sort=name&after={page['next']}")
+                names += [one["name"] for one in page["items"]]
+            assert names == [f"app-{number:02}" for number in range(12)]

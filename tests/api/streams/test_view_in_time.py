@@ -60,7 +60,7 @@ class SlowView(ViewStream):
     """A view of a cluster so large that each change takes a while to find."""
 
     def __init__(self, follower: Follower, loop: Loop, takes_s: float) -> None:
-        super().__init__(follower, Limits())
+        super().__init__(follower, Limits(), dict)
         self._loop = loop
         self._takes_s = takes_s
 

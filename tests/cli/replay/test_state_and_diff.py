@@ -50,6 +50,7 @@ def test_state_equals_replay_state(dorm: Dorm) -> None:
     assert (code, err) == (0, "")
     assert out.startswith("sequence 100, ")
     assert dorm("replay", "state", "--at", "100") == (code, out, err)
+    assert dorm("state", "--at", "100.0") == (code, out, err), "as positions are printed"
 
 
 def test_changes_in_words(dorm: Dorm) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dorm.core.evolve import evolve
 from dorm.core.query.views import describe
+from dorm.core.state import State
 from events import kinds as k
 from replay.moments import AtSequence, AtTime
-from replay.past import PastApp, SelectError, gather, in_order, parse_condition, row_of, select
+from replay.past import PastApp, SelectError, ended_since, gather, in_order, parse_condition, row_of, select
 from replay.travel import state_at
 from tests.errors import raises
 from tests.replay.made_log import Story, log_of
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
     from events.log.memory import MemoryLog
 
 
-def long_story() -> Story:
-    """Apps that end one after the other, on a log that keeps none of them for long."""
+def long_story(retention_s: float | None = 3.0) -> Story:
+    """Apps that end one after the other, on a log that keeps none of them for long, or, with None, for as long as usual."""
     story = Story()
-    story.say(k.PolicyChanged(retention_s=3.0))
+    if retention_s is not None:
+        story.say(k.PolicyChanged(retention_s=retention_s))
     for number in range(12):
         name = f"app-{number:02}"
         group = {
@@ -30,7 +33,10 @@ def long_story() -> Story:
             "count": 12,
             "parameters": {"lr": number / 10, "opt": "adam" if number % 2 else "sgd"},
         }
-        story.submit(name, n_max=1, user="ann" if number % 3 else "bob", group=group, retries={"limit": 0})
+        story.submit(
+            name, n_max=1, user="ann" if number % 3 else "bob", group=group, retries={"limit": 0},
+            labels={"team": "vision"} if number == 7 else {},
+        )  # fmt: skip
         story.settle()
         app = story.state.apps[story.state.names[name]]
         assert app.current is not None
@@ -87,10 +93,26 @@ async def test_a_span_contains_apps_that_had_not_ended_before_it(story: Story, l
     assert [row.name for row in only.apps] == ["app-05"]
 
 
+async def test_the_present_state_has_the_past_as_long_as_it_keeps_it() -> None:
+    records = long_story(3600.0).records
+    log, state = log_of(records), State()
+    for record in records:
+        evolve(state, record)
+    assert sum(1 for app in state.apps.values() if app.ended) > 3
+    for record in records[:: len(records) // 7]:
+        assert ended_since(state, record.time) == (await gather(log, AtTime(record.time))).apps
+    # As far back as its retention reaches, to the nanosecond.
+    assert ended_since(state, state.time - 3600 * 10**9) is not None
+    assert ended_since(state, state.time - 3600 * 10**9 - 1) is None
+    state.settings.retention_s = 1.0
+    assert ended_since(state, records[0].time) is None
+    assert ended_since(state, state.time) is not None
+
+
 async def test_rows_are_selected_and_ordered(log: MemoryLog) -> None:
     rows = (await gather(log)).apps
 
-    def names(*conditions: str, order: str = "submitted", **more: list[str]) -> list[str]:
+    def names(*conditions: str, order: str = "submitted", **more: Any) -> list[str]:
         found = select(rows, conditions=[parse_condition(one) for one in conditions], **more)
         return [row.name[-2:] for row in in_order(found, order)]
 
@@ -103,6 +125,10 @@ async def test_rows_are_selected_and_ordered(log: MemoryLog) -> None:
     assert names(names=["app-0?"], users=["bob"]) == ["00", "03", "06", "09"]
     assert names(names=["lr"], order="-lr")[:2] == ["11", "10"]
     assert names(order="-ended")[0] == "11"
+    assert names(text="PP-05") == ["05"]
+    assert names(text="bob", states=["failed"]) == ["03"]
+    assert names(text="team=Vision") == ["07"]
+    assert names(text="no such text") == []
     assert names("nothing=1") == []
     assert names(order="nothing") == [f"{number:02}" for number in range(12)]
 
@@ -124,9 +150,9 @@ def test_conditions_that_cannot_be_read(text: str, code: str) -> None:
 
 def test_values_that_are_not_numbers_match_nothing() -> None:
     row = PastApp(
-        name="a", id="a-1", user="u", sweep="", parameters={"fast": True, "n": 3}, state="completed", why="", submitted_at=1,
-        ended_at=2, life_s=1.0, n_max=1, step=0, loss=float("nan"), loss_is="nan", samples_per_s=None, adjustments=0,
-        failures=0, lost_steps=0, paused_s=0.0, container_hours=0.0, core_hours=0.0,
+        name="a", id="a-1", user="u", sweep="", parameters={"fast": True, "n": 3}, labels={}, state="completed", why="",
+        submitted_at=1, ended_at=2, life_s=1.0, n_max=1, step=0, loss=float("nan"), loss_is="nan", samples_per_s=None,
+        adjustments=0, failures=0, lost_steps=0, paused_s=0.0, container_hours=0.0, core_hours=0.0,
     )  # fmt: skip
     assert not parse_condition("loss<1").holds(row)
     assert not parse_condition("samples_per_s>=0").holds(row)
@@ -137,9 +163,9 @@ def test_values_that_are_not_numbers_match_nothing() -> None:
 def test_texts_of_parameters_are_numbers_when_they_are_compared_and_sorted() -> None:
     def row(value: bool | float | str) -> PastApp:
         return PastApp(
-            name="a", id="a-1", user="u", sweep="", parameters={"p": value}, state="completed", why="", submitted_at=1,
-            ended_at=2, life_s=1, n_max=1, step=0, loss=None, loss_is="", samples_per_s=None, adjustments=0, failures=0,
-            lost_steps=0, paused_s=0, container_hours=0, core_hours=0,
+            name="a", id="a-1", user="u", sweep="", parameters={"p": value}, labels={}, state="completed", why="",
+            submitted_at=1, ended_at=2, life_s=1, n_max=1, step=0, loss=None, loss_is="", samples_per_s=None, adjustments=0,
+            failures=0, lost_steps=0, paused_s=0, container_hours=0, core_hours=0,
         )  # fmt: skip
 
     values: list[float | str] = ["1e-2", 0.1, "0.10", "010", 9, "[1,2]", "True", "1:10"]

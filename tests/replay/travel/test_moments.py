@@ -20,6 +20,9 @@ from tests.errors import raises
         ("9" * 18, AtSequence(10**18 - 1)),
         ("-10m", BeforeEnd(600 * SECOND)),
         ("-1.5h", BeforeEnd(5400 * SECOND)),
+        ("844.0", AtSequence(844)),
+        ("118.2~57", AtSequence(118)),
+        ("118~57", AtSequence(118)),
         ("-250ms", BeforeEnd(SECOND // 4)),
         ("-0", BeforeEnd(0)),
         ("1970-01-01", AtTime(0)),
@@ -34,7 +37,7 @@ def test_moments_are_read(text: str, moment: Moment) -> None:
     assert parse(text) == moment
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "1.5", "2026-13-01", "٣", "9" * 20, "x" * 60])
+@pytest.mark.parametrize("text", ["", "yesterday", "1.5.5", "1.", "1~", "2026-13-01", "٣", "9" * 20, "x" * 60])
 def test_invalid_moments_are_quoted(text: str) -> None:
     with raises(MomentError, "moment.malformed") as refused:
         parse(text)

@@ -1,13 +1,15 @@
 // The first page: what people look for first.  The cluster, its figures, who waits and why, the last decision, what happens.
 
-import { html } from "../vendor/preact.js";
+import { html, useMemo } from "../vendor/preact.js";
 import { Action } from "../actions.js";
 import { amount, clean, msOf, number, percent, plural, span } from "../format.js";
+import { Chart } from "../chart.js";
 import { NODE_TONE } from "../colors.js";
 import { Grid } from "../grid.js";
 import { Lanes } from "../lanes.js";
 import { AppLink, Card, Chip, EventRow, Link, Meter, MomentLink, When } from "../parts.js";
 import { go, kindsIn, shown, store } from "../store.js";
+import { NeedsMe, Wellbeing } from "./attention.js";
 
 const NOT_UP = ["lost", "suspect", "draining", "maintenance", "unmounted", "unfit"];
 
@@ -15,19 +17,20 @@ export function Cluster() {
   const model = shown();
   if (!model) return null;
   return html`
+    <div class="threefold"><${Wellbeing} model=${model} /><${Waiting} model=${model} /><${NeedsMe} model=${model} /></div>
     <${Figures} model=${model} />
     <div class="columns">
       <${Card} id="nodes" title="Cluster" class="wide" extra=${html`<span class="small dim">${plural(model.nodes.size, "node")}</span>`}>
         <${Chosen} model=${model} />
         <${Grid} model=${model} focus=${store.route.q.focus ?? ""} height=${gridHeight()} />
+        <${Use} model=${model} />
       <//>
       <div class="stack">
-        <${Waiting} model=${model} />
         <${Decision} model=${model} />
+        ${!store.route.at && html`<${Card} id="tail" title="Log" extra=${html`<${Link} to="log" class="small">whole log<//>`}><${Tail} most=${10} /><//>`}
       </div>
     </div>
     <${Card} id="lanes" title="Partitions over time"><${Lanes} height=${360} /><//>
-    ${!store.route.at && html`<${Card} id="tail" title="Log" extra=${html`<${Link} to="log" class="small">whole log<//>`}><${Tail} /><//>`}
     <${LeftOut} />`;
 }
 
@@ -40,6 +43,40 @@ function Chosen({ model }) {
     <button type="button" class="small" onClick=${() => go({ q: { app: null } })}>Show all apps</button></p>`;
 }
 
+const TONES = ["accent", "good", "warn", "stop", "muted"];
+
+/** Use and containers over time, up to the moment that is shown. */
+function Use({ model }) {
+  const data = store.timeline, until = store.route.at ? model.at : data?.finish;
+  const lines = useMemo(() => (data ? [...usesOf(data, until), ...containersOf(data, until)] : []), [data, until]);
+  if (!lines.length) return null;
+  const uses = lines.filter((line) => !line.counts), counts = lines.filter((line) => line.counts);
+  return html`<div class="usecharts">
+    <${Chart} lines=${uses} height=${150} most=${1} x0=${data.begin} x1=${until} title="Use" label="Use of the cluster over time" format=${(value) => percent(value)} />
+    ${counts.length > 0 && html`<${Chart} lines=${counts} height=${150} x0=${data.begin} x1=${until} title="Containers" label="Containers and waiting apps over time" format=${(value) => number(value)} />`}</div>`;
+}
+
+function usesOf(data, until) {
+  return Object.entries(data.figures).filter(([name]) => name.startsWith("decided.")).map(([name, points], index) => ({
+    name: clean(name.slice("decided.".length)), tone: TONES[index % TONES.length], step: true, points: points.filter(([at]) => at <= until),
+  })).filter((line) => line.points.length);
+}
+
+/** Containers, as far as all apps are in the picture, and apps that wait. */
+function containersOf(data, until) {
+  const waiting = { name: "apps that wait", tone: "warn", step: true, counts: true, points: (data.figures.waiting ?? []).filter(([at]) => at <= until) };
+  if (data.next) return [waiting];
+  const steps = new Map();
+  for (const app of data.apps) for (const [begin, end, count, phase] of app.spans) {
+    if (!count || begin > until || phase === "wait") continue;
+    steps.set(begin, (steps.get(begin) ?? 0) + count);
+    if (end < until) steps.set(end, (steps.get(end) ?? 0) - count);
+  }
+  let sum = 0;
+  const points = [...steps].sort((a, b) => a[0] - b[0]).map(([at, change]) => [at, (sum += change)]);
+  return [...(points.length ? [{ name: "containers", tone: "accent", step: true, counts: true, points }] : []), waiting];
+}
+
 /** What a recording leaves out. */
 function LeftOut() {
   if (!store.source.embedded) return null;
@@ -48,7 +85,7 @@ function LeftOut() {
   return html`<${Card} id="leftout" title="About this recording"><ul>${notes.map((text) => html`<li class="note">${clean(text)}</li>`)}</ul><//>`;
 }
 
-const gridHeight = () => (window.innerWidth < 700 ? 320 : Math.min(520, Math.max(320, window.innerHeight - 380)));
+const gridHeight = () => (window.innerWidth < 700 ? 320 : Math.min(480, Math.max(320, window.innerHeight - 600)));
 
 export function Figures({ model }) {
   const { cluster } = model;
