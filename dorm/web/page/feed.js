@@ -19,6 +19,8 @@ export class Feed {
   #resting = false;
   #hiding = 0;
   #heard = 0;
+  /** Whether to follow in a hidden tab too, for notifications. */
+  hiddenToo = () => false;
 
   /** `status` is called with `live`, `connecting`, `reconnecting` or `signed-out`, and since when that is so. */
   constructor(base, version, status) {
@@ -108,7 +110,7 @@ export class Feed {
 
   #seen() {
     clearTimeout(this.#hiding);
-    if (document.hidden) this.#hiding = setTimeout(() => this.#rest(), HIDDEN_MS);
+    if (document.hidden) this.#hiding = setTimeout(() => { if (!this.hiddenToo()) this.#rest(); }, HIDDEN_MS);
     else if (this.#resting) {
       this.#resting = false;
       this.#heard = Date.now();

@@ -7,7 +7,7 @@ import { Lost, Status, useLost } from "./connection.js";
 import { clean, moment, short, useZone, zoneName } from "./format.js";
 import { Help } from "./help.js";
 import { SignInAgain, Who, ended } from "./identity.js";
-import { noteStart, watchEnds } from "./notify.js";
+import { noteStart, notifies, watchEnds } from "./notify.js";
 import { Link } from "./parts.js";
 import { App } from "./pages/app.js";
 import { Apps } from "./pages/apps.js";
@@ -101,6 +101,7 @@ async function start() {
   if (theme !== "auto") document.documentElement.dataset.theme = theme;
   useZone(recall("zone", "local"));
   store.source = (await embedded()) ?? new HttpSource("v1", !archive, meta("dorm-version"), { status: heard, signedOut: ended });
+  if (store.source.feed) store.source.feed.hiddenToo = notifies;
   window.addEventListener("popstate", () => { close(); arrived(); });
   window.addEventListener("hashchange", arrived);
   window.addEventListener("keydown", keys);

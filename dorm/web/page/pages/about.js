@@ -4,6 +4,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { Action, mayAct } from "../actions.js";
 import { amount, clean, msOf, number, plural } from "../format.js";
+import { refusal } from "../identity.js";
 import { Card, Chip, Failed, useLoaded, When } from "../parts.js";
 import { say, store } from "../store.js";
 import { asYaml } from "../yaml.js";
@@ -59,7 +60,7 @@ const LONGEST_NOTE = 500;
 
 export function Notes({ app, list, reload }) {
   const [text, write] = useState(""), [state, take] = useState({ busy: false, error: "" });
-  const may = mayAct();
+  const may = mayAct() && !refusal("note", { app });
   if (!may && !list.length) return null;
   const note = async (event) => {
     event.preventDefault();
