@@ -203,7 +203,7 @@ class Shared:
         """`request` has opened it, for `user`."""
         self.user = user
         self.request = request
-        self._stream = stream
+        self.stream = stream
         self._parts: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -223,7 +223,7 @@ class Shared:
 
     async def _serve(self, name: str, serve: Callable[[Part], Awaitable[Any]]) -> None:
         """Write a part to its end, and say that or why it has ended."""
-        part, last = Part(self._stream, name), frame("", "over", b"{}")
+        part, last = Part(self.stream, name), frame("", "over", b"{}")
         with contextlib.suppress(ConnectionError):  # The reader has gone; the whole ends.
             try:
                 await serve(part)
@@ -240,14 +240,14 @@ class Shared:
         while True:
             try:
                 async with asyncio.timeout(beat_s):
-                    await self._stream.over()
+                    await self.stream.over()
                 return
             except TimeoutError:
-                await self._stream.write([HEARTBEAT])
+                await self.stream.write([HEARTBEAT])
 
     def finish(self) -> None:
         """End it gracefully: its reader opens another one."""
-        self._stream.finish()
+        self.stream.finish()
 
     async def close(self) -> None:
         tasks = list(self._parts.values())

@@ -108,7 +108,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "history": [["history"], ["history", "one", "two", "--compare"]],
     "sweep show": [["sweep", "show", "lr"], ["sweep", "show", "lr", "--output", "csv"]],
     **dict.fromkeys(("sweep run", "sweep edit", "sweep cancel"), ACTS),
-    **dict.fromkeys(("hold", "release"), ACTS),
+    **dict.fromkeys(("hold", "release", "note"), ACTS),
     **dict.fromkeys((f"webhooks {name}" for name in ("add", "remove", "rotate", "enable", "test")), ACTS),
     **dict.fromkeys((f"files {name}" for name in ("list", "limits", "get", "purge")), ACTS),
     **dict.fromkeys((f"deploy {name}" for name in ("example", "keys", "install")), NO_FOREIGN_TEXT),

@@ -62,7 +62,7 @@ def test_all_inputs_are_planned_once() -> None:
 
 
 def test_a_progress_file_that_ends_an_agent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate_method(monkeypatch, progress.ProgressFile, "_newest_first", "if words is not None:", "if True:")
+    mutate_method(monkeypatch, progress.ProgressFile, "_newest_first", "if document is not None:", "if True:")
     assert run(Work("progress", 0, 0, 300)).failures
 
 

@@ -109,7 +109,7 @@ async def test_seven_tabs_are_live_over_one_connection_and_actions_answer(
         # A connection that breaks is replaced by another one, without gaps and repeats.
         last = (await spoken(talking[0]))[-1]
         for shared in list(servers[0].services.shared.values()):
-            shared._stream.end()
+            shared.stream.end()
         for tab in talking:
             async with asyncio.timeout(TIMEOUT_MS / 1000):
                 while (numbers := await spoken(tab))[-1] <= last + 3:  # noqa: ASYNC110 - containers
