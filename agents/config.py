@@ -145,7 +145,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Path | None = None
     """The folder of users' secrets (`agents.runtime.secrets`); None if this node has none."""
     allow: tuple[str, ...] = ()
-    """What containers may do beyond the restricted profile, for all tenants or for one
+    """Rights of containers beyond the restricted profile, for all tenants or for one
     (`agents.runtime.docker.container_config`)."""
     images: tuple[str, ...] = ()
     """Patterns of the images that Docker containers may have; none for any."""

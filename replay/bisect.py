@@ -516,7 +516,7 @@ async def bisect(
     trying: Progress | None = None,
 ) -> Bisected:
     """Find the first record of `log` from which on the outcome `text` holds under all `policies` (contenders, as
-    `replay.simulator.compare.contenders` reads them).  `trying` gets counts of simulated forks.
+    `replay.simulator.contenders` reads them).  `trying` gets counts of simulated forks.
 
     Raises OutcomeError, BisectError, SimulationError for a policy that is unknown or fails, and as `state_at`."""
     contenders = _contenders(policies)

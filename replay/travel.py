@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
 
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
 Seen = Callable[[State, Record, Folded], None]
-"""Called with each record after it was folded: the state after it, the record, and the event that it held."""
+"""Function that is called with each record after it was folded: the state after it, the record, and what the fold did."""
 
 
 async def state_at(

@@ -1,8 +1,11 @@
 """Adds up what apps were given, used and lost, as an observer of a fold: `see` after each record, `close` at the end.
 
-An app is looked at only when a record may have changed it (`dorm.core.folded`).  Most records of a log report
-progress, and cost nothing here.  Memory grows with the apps that hold
-room now, and with the rows of the answer, not with the log.
+An `Account` is of one app: which nodes keep room for it, and since when an adjustment keeps it from working.  The `Ledger`
+sums over accounts, by user, app, node and resource.  All amounts are integers, container-nanoseconds by node, and become
+amounts of resources only when they are summed up, so sums over parts equal the whole.
+
+An app is looked at only when a record may have changed it (`dorm.core.folded`).  Most records of a log report progress, and
+cost nothing here.  Memory grows with the apps that hold room now, and with the rows of the answer, not with the log.
 """
 
 from __future__ import annotations

@@ -186,9 +186,9 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     renewed = "run `dorm init` again, or `dorm deploy keys` and `dorm deploy install`; the server reads it on SIGHUP"
     looked += expiry.judge_ends(
         [
-            expiry.parsed(one.name or one.address, "the NATS server's certificate", one.certificate, renewed)
-            for one in every
-            if one.certificate
+            expiry.parsed(server.name or server.address, "the NATS server's certificate", server.certificate, renewed)
+            for server in every
+            if server.certificate
         ],
         time.time_ns(),
     )
@@ -206,9 +206,11 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     if state.known is not None:
         looked += expiry.judge_tokens(state.known.tokens.values(), time.time_ns())
     looked += await rotation_findings(connection)
-    answered = [(one.status.name, one) for one in masters or ()] + [(one.status.node, one) for one in agents or ()]
-    looked += cluster_findings.judge_clocks([(name, one.clock) for name, one in answered])
-    looked += cluster_findings.judge_versions({name: one.status.build for name, one in answered}, BUILD)
+    answered = [(answer.status.name, answer) for answer in masters or ()] + [
+        (answer.status.node, answer) for answer in agents or ()
+    ]
+    looked += cluster_findings.judge_clocks([(name, answer.clock) for name, answer in answered])
+    looked += cluster_findings.judge_versions({name: answer.status.build for name, answer in answered}, BUILD)
     return state, looked
 
 

@@ -473,8 +473,8 @@ async def retry(cx: Cluster, app: AppName) -> None:
     from dorm.client import operator_requests
 
     async with cx.client() as connected:
-        found = await operator_requests.retry(connected, app)
-    console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it runs"))
+        retried = await operator_requests.retry(connected, app)
+    console.print(Text(f"{retried.name} is retried now; `dorm ps` shows when it runs"))
 
 
 # --- hold -------------------------------------------------------------------------------------------------------------

@@ -229,6 +229,7 @@ def _one(state: State, newest: Newest, name: str) -> dict[str, Any]:
 
 def _document(state: State, newest: Newest) -> dict[str, Any]:
     from dorm.core.query.views import app_rows, node_rows, summary
+    from dorm.core.settings import settings_shown
     from dorm.core.state import digest
 
     return {
@@ -236,9 +237,7 @@ def _document(state: State, newest: Newest) -> dict[str, Any]:
         "time": state.time,
         "epoch": state.epoch,
         "digest": digest(state),
-        "settings": {
-            name: value for name, value in msgspec.to_builtins(state.settings).items() if value not in (None, {})
-        },
+        "settings": settings_shown(state.settings),
         "summary": msgspec.to_builtins(summary(state)),
         "apps": msgspec.to_builtins(app_rows(state, _now(state, newest), newest=newest)),
         "nodes": msgspec.to_builtins(node_rows(state)),

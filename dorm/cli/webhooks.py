@@ -326,8 +326,8 @@ async def secret(cx: Cluster, name: Name, output: Output = Format.table, key: Ke
 
     keys = keys_of(key, cx)
     async with cx.client() as connected:
-        found = await webhook_requests.find(connected, name)
-    _show_secret({"name": name, "url": found.url, "secret": keys.secret(name, found.key)}, output)
+        endpoint = await webhook_requests.find(connected, name)
+    _show_secret({"name": name, "url": endpoint.url, "secret": keys.secret(name, endpoint.key)}, output)
 
 
 @app.command("enable")

@@ -13,7 +13,7 @@
     masters            which master leads
     sweeps             many apps from one spec: submitted and found together
     sessions           commands, shells and forwarded connections in containers
-    errors             what a client raises beside the log's own errors
+    errors             what a client raises in addition to the log's own errors
 
 Start with `client`.
 """

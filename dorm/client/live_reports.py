@@ -1,5 +1,6 @@
-"""What is beside the log, as clients see it: the newest progress of each app, now and as it changes, and what running
-containers have used until now, by their nodes' last heartbeats."""
+"""What is next to the log, as clients see it: the newest progress of each app, now and as it changes, and what running
+containers have used until now, by their nodes' last heartbeats.
+"""
 
 from __future__ import annotations
 

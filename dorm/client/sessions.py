@@ -6,7 +6,7 @@ mean, and one session in it, its answer and what goes in.
         ...
 
 It lasts as long as `answers` is read: closing that ends the session, and kills its processes.  A program that sends
-nothing for `events.sessions.messages.SILENT_S` has to `keep` it meanwhile.
+nothing for `events.sessions.SILENT_S` has to `keep` it meanwhile.
 """
 
 from __future__ import annotations

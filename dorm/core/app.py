@@ -375,7 +375,7 @@ class App(msgspec.Struct):
     checkpoint_in: str = ""
     """The folder of that checkpoint, "" if its node had announced none."""
     doubt: Doubted | None = None
-    """Why that checkpoint may be incomplete; None if nothing says so."""
+    """Reason why that checkpoint may be incomplete; None if nothing says so."""
     step: int = 0
     loss: float | None = None
     loss_is: LossIs = ""
@@ -423,7 +423,7 @@ class App(msgspec.Struct):
     awaited_by: list[str] = []
     """Live apps that wait for its end, by id in order of their acceptance."""
     end_code: str = ""
-    """Why the master cancelled it without a request (`AppCancelled.code`); "" for all other ends."""
+    """Code of the reason why the master cancelled it without a request (`AppCancelled.code`); "" for all other ends."""
     revisions: Revisions | None = None
     """Its edited specs; None until its spec is edited."""
     restart: Restart | None = None

@@ -148,14 +148,14 @@ class Generation(msgspec.Struct):
     accused: list[int] = []
     """Slots of members that their peers report as gone, and that may still run."""
     accused_at: int = 0
-    """Since when its peers have reported the first of them; 0 if they have never reported one."""
+    """Log time since which its peers report the first of them; 0 if they have never reported one."""
     prepare_until: int = 0
     """Log time until which the previous generation may work on while this one is prepared; 0 if it stops at the
     decision."""
     preparing: list[str] = []
     """Nodes that have not prepared their containers yet."""
     prepared_at: int = 0
-    """When the last of them had."""
+    """Log time at which the last of them had."""
     environment_s: float | None = None
     """The longest time, in seconds, that one of its containers built its environment; None if none had to."""
     rests_until: int = 0

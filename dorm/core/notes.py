@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.folded import APP, Effect, ignored
+from dorm.core.folded import Effect, ignored, touching
 from dorm.core.state import Note
 from dorm.core.submissions import app_of_request
 from events import subjects
@@ -29,4 +29,4 @@ def app_noted(state: State, event: k.AppNoted, record: Record) -> Effect:
         return ignored(state)
     note = Note(state.seq, state.time, subjects.author_of(record.subject, event.by), text)
     app.notes = [*app.notes, note][-MOST:]
-    return APP
+    return touching(app)

@@ -138,6 +138,14 @@ def asked_of(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE
     )  # fmt: skip
 
 
+_OPTIONAL = ("tenant_retention_s", "weights", "tenant_apps")
+
+
+def settings_shown(settings: Settings) -> dict[str, Any]:
+    """Return the settings by name, as they are shown: optional ones only if they are set."""
+    return {name: value for name, value in msgspec.structs.asdict(settings).items() if value or name not in _OPTIONAL}
+
+
 def parameters_in_force(settings: Settings, plugins: Plugins = _NONE) -> dict[str, Any]:
     """All parameters of the policy in force, with its defaults: a plug-in's as the leading master announced them.  Raises
     ValueError, as a policy's `check_params`."""

@@ -256,7 +256,7 @@ class Node(msgspec.Struct):
     abilities: list[str] = []
     """The abilities of its agent (`events.spec.abilities`), sorted."""
     offers: NodeOffers | None = None
-    """What apps may use there in addition to resources; None if it has announced nothing."""
+    """Things that apps may use there in addition to resources; None if it has announced nothing."""
     process: str = ""
     """The process of its agent that joined last; "" for agents before 0.6.0."""
     failed: dict[str, PairFailure] = {}
@@ -367,15 +367,15 @@ class State(msgspec.Struct):
     figures: Figures = msgspec.field(default_factory=Figures)
     counters: Counters = msgspec.field(default_factory=Counters)
     next_drop_at: int = 0
-    """When the first ended app leaves the state; 0 for none."""
+    """Log time at which the first ended app leaves the state; 0 for none."""
     plugins: dict[str, PolicyPlugin] = {}
     """The plug-in policies of the leading master, by name."""
     policy_failure: FailedPolicy | None = None
-    """Why the policy does not work; None while it does."""
+    """Last failure of the policy; None while it works."""
     known: Identities | None = None
-    """Who may do what; None while the cluster is open."""
+    """Known users and nodes; None while the cluster is open."""
     paused: Pause | None = None
-    """Since when nothing new is decided; None while decisions are made."""
+    """Pause of scheduling; None while decisions are made."""
     set_back: int = 0
     """Nanoseconds by which log time is ahead of the clock of the log's server: 0 unless that clock was set back."""
 

@@ -535,7 +535,7 @@ class LogSealed(Event, frozen=True):
     key: Own
     """The public key that verifies the seal: an nkey."""
     signature: Own
-    """Signature of `events.chain.seals.statement`: 128 hex digits."""
+    """Signature of `events.chain.seal_statement`: 128 hex digits."""
     after: Sequence = 0
     """Marks cover records after this one: the end of the previous seal, as far as this master knew."""
     every: Annotated[int, msgspec.Meta(ge=1, le=2**62)] = 1

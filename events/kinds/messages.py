@@ -85,7 +85,7 @@ class Round(Event, frozen=True):
     previous: Sequence = 0
     """Sequence of the previous record on the rounds' subject, in a signed round."""
     signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS), holds("own")] = ""
-    """Signature by one of the masters' keys (`events.chain.rounds`), if the cluster names them
+    """Signature by one of the masters' keys (`events.chain`), if the cluster names them
     (`TrustEnabled.masters`)."""
 
 

@@ -42,7 +42,7 @@ class LogRotated(Event, frozen=True):
     chain: Hash
     """The log's hash chain after `upto`."""
     snapshot: Hash
-    """The address of the snapshot of the state after `upto` (`events.log.snapshots.content_of`)."""
+    """The address of the snapshot of the state after `upto` (`events.log.stores.content_of`)."""
     archive: Annotated[str, msgspec.Meta(max_length=200), holds("own")]
     """The archive's name in its store, which holds the sequences and the file's hash."""
     bytes: Number
@@ -54,7 +54,7 @@ class LogRotated(Event, frozen=True):
     key: Own = ""
     """The public key that verifies the signature: an nkey."""
     signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS), holds("own")] = ""
-    """Signature of `events.chain.cuts.statement`: 128 hex digits."""
+    """Signature of `events.chain.cut_statement`: 128 hex digits."""
 
 
 class RotationFailed(Event, frozen=True):

@@ -1,7 +1,11 @@
 """Makes a timeline from a log: folds it once, batch by batch in a thread, within bounds of memory.
 
 The watcher looks only at apps and nodes that a record can have changed (`dorm.core.folded`).  Most records of a log
-report progress, and cost nothing here.
+report progress, and cost nothing here.  Next to the apps and nodes it keeps the cluster's own `Figures` over time: apps
+that wait, and the part of each resource that is decided and held.
+
+`Bounds` limit what it keeps.  Beyond them, changes within one grain of time are merged, and grains double until it fits.
+Steps, decisions, marks and partitions each have their own bound and grain, so a flood of one does not thin the others.
 """
 
 from __future__ import annotations

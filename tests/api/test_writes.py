@@ -49,6 +49,7 @@ async def test_requests_are_on_the_log_and_in_the_next_read(nats_server: NatsSer
         assert (await api.get(f"/v1/nodes/a?min_seq={drained['position']}"))["condition"] == "draining"
         await api.send("POST", "/v1/nodes/a/undrain")
         settings = await api.send("PUT", "/v1/policy", {"set_params": {"theta1": 0.3}, "idle_s": 60}, 200)
+        assert not {"weights", "tenant_apps", "tenant_retention_s"} & settings["settings"].keys(), "nobody set them"
         found = await api.get(f"/v1/policy?min_seq={settings['position']}")
         assert {one["name"]: one["value"] for one in found["parameters"]}["theta1"] == 0.3
         plan = await api.send("POST", "/v1/plan", {"cancel": "digits"}, 200)

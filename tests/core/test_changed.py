@@ -121,6 +121,13 @@ def test_an_edit_of_a_limit_touches_the_whole_group() -> None:
     check(bench.records)
 
 
+def test_a_note_touches_the_app_whatever_its_author_calls_it() -> None:
+    bench = bench_of_two()
+    bench.running("app", n_max=1)
+    bench.add(k.AppNoted(app="app", text="the data are in", by="ann"), "ann")
+    check(bench.records)
+
+
 def test_an_app_that_ends_touches_those_that_wait_for_it() -> None:
     bench = bench_of_two()
     bench.running("prep", n_max=1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.mark.usefixtures("only_policies_of_ours")
 def test_counters_and_spans_of_any_history() -> None:
     live = starts = 0
-    for seed in range(60) if LONG else (3, 25, 29):
+    for seed in range(60) if LONG else (3, 25, 29, 41, 46):
         world = World(seed, steps=400, live=1.0 if seed > 20 else 0.3, outages=0.3)
         world.run()
         records = world.log

@@ -229,16 +229,12 @@ class DockerRuntime:
                 containers[name] = msgspec.structs.replace(seen, interrupted=True)
 
     def _seen(self, key: Key, info: Json) -> Seen:
-        found = container_config.seen(key, info)
-        if reason := self._stopped_for(found):
-            return msgspec.structs.replace(found, error=reason)
-        if (
-            found.state == "exited"
-            and found.exit_code
-            and (self._dirs.container_dir(key) / docker_guard.KILLED).exists()
-        ):
-            return msgspec.structs.replace(found, lease_ended=True)
-        return found
+        seen = container_config.seen(key, info)
+        if reason := self._stopped_for(seen):
+            return msgspec.structs.replace(seen, error=reason)
+        if seen.state == "exited" and seen.exit_code and (self._dirs.container_dir(key) / docker_guard.KILLED).exists():
+            return msgspec.structs.replace(seen, lease_ended=True)
+        return seen
 
     def _stopped_for(self, seen: Seen) -> str:
         """Return why this runtime has ended it as the app's own failure, "" if it has not."""

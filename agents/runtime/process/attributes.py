@@ -24,7 +24,7 @@ OPEN_FILES = 65_536
 MOST_OPEN_FILES = 524_288
 MASK = 0o022
 OOM_SCORE = 500
-"""As `agents.runtime.docker.container_config` has it, which a script outside the virtual environment can't import."""
+"""Same as in `agents.runtime.docker.container_config`, which a script outside the virtual environment can't import."""
 
 
 def take() -> None:

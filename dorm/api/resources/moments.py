@@ -11,11 +11,12 @@ from dorm.api.errors import Invalid, Missing
 from dorm.api.handlers import At, MinSeq, Seen, answer_from_state, parse_moment, seq_of, settled, streamed
 from dorm.api.past_folds import Drawing
 from dorm.api.resources.events import LAST_EVENT_ID, POSITION
+from dorm.api.resources.policy import Settings, shown_settings
 from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, last_event_id
 from dorm.core.query.views import AppRow, NodeRow, Summary, app_rows, node_rows, summary
-from dorm.core.state import Counters, Settings, State, digest
+from dorm.core.state import Counters, State, digest
 from events.cloudevents import rfc3339
 from events.log.interface import time_of
 from events.positions import parse
@@ -100,7 +101,7 @@ async def get_state(call: Call[Seen, None]) -> Answer:
             at=rfc3339(state.time) if state.time else None,
             epoch=state.epoch,
             digest=digest(state),
-            settings=state.settings,
+            settings=shown_settings(state.settings),
             summary=summary(state),
             apps=app_rows(state, state.time, ended=False),
             nodes=node_rows(state),

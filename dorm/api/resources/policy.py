@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from dorm.api.errors import Invalid, Unavailable
 from dorm.api.handlers import Page, Seen, Stored, answer_from_state, requester, seq_of, stored
@@ -21,11 +22,13 @@ from dorm.api.resources.apps import Why
 from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operator_requests
+from dorm.core import state as core
 from dorm.core.query.assumed import Assumed, Figures, NewNodes, PlannedApp, Round
 from dorm.core.query.in_force import Offered, Setting, in_force, offered
 from dorm.core.query.plans import MOST_ROUNDS, plan
 from dorm.core.query.trying import Tried, tried
-from dorm.core.state import RefusedChange, Settings, State
+from dorm.core.settings import settings_shown
+from dorm.core.state import RefusedChange
 from dorm.local.spec_files import parse_spec
 from dorm.policies.registry import built_in, summary_of, version_of
 from events.cloudevents import rfc3339
@@ -120,6 +123,18 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return PolicyChanged(**given)
 
 
+class Settings(core.Settings):
+    """Settings that `PolicyChanged` sets; see there.  Those that nobody has set are left out."""
+
+    tenant_retention_s: dict[str, float] | UnsetType = UNSET  # type: ignore[assignment]  # The core has it always.
+    weights: str | UnsetType = UNSET  # type: ignore[assignment]
+    tenant_apps: int | UnsetType = UNSET  # type: ignore[assignment]
+
+
+def shown_settings(settings: core.Settings) -> Settings:
+    return Settings(**settings_shown(settings))
+
+
 class Changed(Stored, frozen=True, kw_only=True):
     """A change is on the log and in force."""
 
@@ -171,7 +186,7 @@ async def change_policy(call: Call[Parameters, PolicyChange]) -> Answer:
     """The change is an event on the log, and holds from the next round on."""
     async with requester(call) as client:
         settings = await client.change_policy(call.body.event())
-        return stored(Changed(position=str(client.stored), settings=settings), client, 200)
+        return stored(Changed(position=str(client.stored), settings=shown_settings(settings)), client, 200)
 
 
 async def try_policy(call: Call[Parameters, PolicyChange]) -> Answer:

@@ -39,14 +39,14 @@ POLICY = "policy"
 CHECKPOINTS = "checkpoints"
 """The cluster's folder of checkpoints, by the id in its marker."""
 SHARES = "weights"
-"""What weights count against; its name in the log as well."""
+"""Setting of what weights count against; its name in the log as well."""
 _MEANS = "scope of weights: apps for all apps, tenants for those of the same tenant, with equal tenants"
 
 APPS = "tenant_apps"
-"""How many apps a tenant may have that have not ended; its name in the log as well."""
+"""Number of apps of a tenant that have not ended at most; its name in the log as well."""
 _MOST = "how many apps a tenant may have that have not ended; an open cluster has no tenants"
 SUSPECT_AFTER = "suspect_after"
-"""After the failures of how many different apps a node is suspect; its name in the log as well."""
+"""Number of different apps after whose failures a node is suspect; its name in the log as well."""
 _SUSPECT = "a node is suspect, and takes nothing new, when so many different apps failed there; 0: never"
 
 
@@ -55,7 +55,7 @@ class Time(NamedTuple):
 
     word: str
     unit: float
-    """Seconds."""
+    """Unit of the value: seconds."""
     meaning: str
 
 
@@ -71,7 +71,7 @@ TIMES = {
     ),
     "retention_s": Time("retention", 1.0, "how long an ended app, its logs, checkpoints and outputs stay"),
 }
-"""By their names in `PolicyChanged`."""
+"""Times by their names in `PolicyChanged`."""
 RETENTION = "retention_s"
 _kept = TIMES[RETENTION]
 
@@ -114,7 +114,7 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
     times.append(Setting(SHARES, SHARES, counted, WEIGHTS[0], _MEANS))
     times.append(Setting(APPS, APPS, most_apps(settings), TENANT_APPS, _MOST))
     most = Setting(SUSPECT_AFTER, SUSPECT_AFTER, settings.suspect_after, Settings().suspect_after, _SUSPECT)
-    before = next(place for place, one in enumerate(times) if one.name == "suspect_within_s")
+    before = next(place for place, setting in enumerate(times) if setting.name == "suspect_within_s")
     return parameters, [*times[:before], most, *times[before:]]
 
 
@@ -150,7 +150,7 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     plugin: str
     """The distribution that it comes from; "" for a policy of Dorm itself."""
     gist: str
-    """What it does, in a few words."""
+    """Gist of the policy in a few words."""
     schema: dict[str, Any]
     """The JSON Schema of its parameters."""
 
@@ -158,8 +158,8 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
 def offered(plugins: Plugins) -> list[Offered]:
     """Return Dorm's own policies by name, then the plug-ins that the leading master announced."""
     others = [
-        Offered(name=name, version=one.version, plugin=one.plugin, gist="", schema=_schema("", one.defaults))
-        for name, one in sorted(plugins.items())
+        Offered(name=name, version=plugin.version, plugin=plugin.plugin, gist="", schema=_schema("", plugin.defaults))
+        for name, plugin in sorted(plugins.items())
     ]
     return [*_own(), *others]
 
@@ -170,12 +170,12 @@ def _own() -> tuple[Offered, ...]:
     return tuple(
         Offered(
             name=name,
-            version=one.version,
+            version=known_policy.version,
             plugin="",
             gist=summary_of(name),
-            schema=_schema(name, one.check_params({})),
+            schema=_schema(name, known_policy.check_params({})),
         )
-        for name, one in known
+        for name, known_policy in known
     )
 
 
@@ -191,15 +191,15 @@ def _schema(name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _property(default: Any, declared: Parameter | Other | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"default": default}
+    schema: dict[str, Any] = {"default": default}
     if (kind := _type(default)) is not None:
-        found["type"] = kind
+        schema["type"] = kind
     if declared is not None:
-        found["description"] = declared.meaning
+        schema["description"] = declared.meaning
     if isinstance(declared, Parameter):
-        found |= {"minimum": declared.least, "maximum": declared.most}
-        found["type"] = "integer" if isinstance(declared.default, int) else "number"
-    return found
+        schema |= {"minimum": declared.least, "maximum": declared.most}
+        schema["type"] = "integer" if isinstance(declared.default, int) else "number"
+    return schema
 
 
 def _type(value: Any) -> str | None:
@@ -214,13 +214,13 @@ def settings_of(change: PolicyChanged, now: Settings, plugins: Plugins) -> dict[
     """Return what a change sets, by name; a parameter that it returns to its default has that as its value."""
     chosen = change.policy if change.policy is not None else now.policy
     defaults = parameters_in_force(Settings(policy=chosen), plugins)
-    found: dict[str, Any] = {} if change.policy is None else {POLICY: change.policy}
+    values: dict[str, Any] = {} if change.policy is None else {POLICY: change.policy}
     for name, value in {**(change.params or {}), **(change.set_params or {})}.items():
-        found[name] = defaults.get(name) if value is None else value
+        values[name] = defaults.get(name) if value is None else value
     for name in (*TIMES, CHECKPOINTS, SHARES, APPS, SUSPECT_AFTER):
         if getattr(change, name) is not None:
-            found[name] = getattr(change, name)
-    return found
+            values[name] = getattr(change, name)
+    return values
 
 
 def change_for(settings: Mapping[str, Any], state: State) -> tuple[PolicyChanged, list[str]]:
@@ -234,18 +234,18 @@ def change_for(settings: Mapping[str, Any], state: State) -> tuple[PolicyChanged
     known = policy(chosen)
     params = known.check_params({**(now.params if same else {}), **given})
     change = PolicyChanged()
-    words = [] if same else [f"policy {chosen} (now {now.policy})"]
+    changes = [] if same else [f"policy {chosen} (now {now.policy})"]
     if given or not same:
         change = msgspec.structs.replace(change, policy=chosen, params=params)
         before = parameters_in_force(now, plugins) if same else known.check_params({})
         which = "now" if same else "default"
-        words += [f"{name} = {value} ({which} {before.get(name)})" for name, value in given.items()]
+        changes += [f"{name} = {value} ({which} {before.get(name)})" for name, value in given.items()]
     if others:
         change = _with(change, others)
         times_after(times_of(now), change)
         check_folder(state, change)
-        words += [_in_words(name, value, now) for name, value in others.items()]
-    return change, words
+        changes += [_in_words(name, value, now) for name, value in others.items()]
+    return change, changes
 
 
 def _with(change: PolicyChanged, others: Mapping[str, Any]) -> PolicyChanged:

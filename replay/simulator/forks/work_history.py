@@ -1,8 +1,9 @@
 """A log's apps and their work, and the events of others meanwhile: everything that a fork is made from.
 
-A `History` observes a fold (`history.see(state, record, event)`, like a witness of `replay.story.explanation`) and keeps a
+A `History` observes a fold (`history.see(state, record, folded)`, like a witness of `replay.story.explanation`) and keeps a
 `Course` for each app: its submission, its stretches of work with their containers, placement and pace, and its end.  It also
-keeps what clients, operators and nodes published: facts that a simulation cannot invent, and repeats (`Said`)."""
+keeps what clients, operators and nodes published: facts that a simulation cannot invent, and repeats (`Published`).
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ async def test_history_and_comparison(nats_server: NatsServer, monkeypatch: pyte
 async def test_apps_that_the_cluster_still_keeps_take_no_fold(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dorm.api.moments.gather", None)
+    monkeypatch.setattr("dorm.api.past_folds.gather", None)
     async with connected(nats_server.url) as connection:
         await filled(connection, long_story(None).records)
         async with served(connection) as api:

@@ -53,6 +53,12 @@ def test_state_equals_replay_state(dorm: Dorm) -> None:
     assert dorm("state", "--at", "100.0") == (code, out, err), "as positions are printed"
 
 
+def test_settings_are_shown_whole_but_for_optional_ones_that_nobody_set(dorm: Dorm) -> None:
+    settings = json.loads(dorm("state", "--at", "4", "-o", "json")[1])["settings"]
+    assert (settings["policy"], settings["params"]) == ("dorm", {})
+    assert not {"weights", "tenant_apps", "tenant_retention_s"} & settings.keys()
+
+
 def test_changes_in_words(dorm: Dorm) -> None:
     code, out, err = dorm("diff", "5", "116")
     assert (code, err) == (0, "")
