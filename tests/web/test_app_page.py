@@ -39,24 +39,20 @@ for number in range(10**6):
     time.sleep(0.3)
 """
 BREAKS = """
+delete window.SharedWorker;
 const real = window.fetch;
-let readings = 0;
 window.fetch = async (...wanted) => {
   const answer = await real(...wanted);
-  if (!/[/]logs[?].*follow/.test(wanted[0]) || readings++) return answer;
+  if (!/[/]streams$/.test(wanted[0]) || !answer.ok) return answer;
   const reader = answer.body.getReader();
-  const body = new ReadableStream({ async start(out) {
-    setTimeout(() => { reader.cancel().catch(() => {}); try { out.error(new TypeError("lost")); } catch {} }, 1500);
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      out.enqueue(value);
-    }
+  const body = new ReadableStream({ start(out) {
+    window.breakOff = () => { out.error(new TypeError("lost")); reader.cancel(); };
+    (async () => { for (let read; !(read = await reader.read()).done;) out.enqueue(read.value); })().catch(() => {});
   } });
   return new Response(body, { status: answer.status, headers: answer.headers });
 };
 """
-"""Breaks the first reading of output off after a moment."""
+"""The tab has a connection of its own, which `breakOff()` breaks."""
 SHOWN = "[...document.querySelectorAll('.output pre > div:not([hidden])')].map((row) => row.innerText)"
 TOO_WIDE = """document.documentElement.scrollWidth <= window.innerWidth ? [] : [...document.querySelectorAll('main *')]
     .filter((one) => one.getBoundingClientRect().right > window.innerWidth && !one.closest('.rows, .scrollbox, pre'))
@@ -80,8 +76,10 @@ async def test_output_goes_on_through_restarts_and_lost_connections(tmp_path: Pa
         app = await cluster.client.submit(spec())
         await until(cluster.client, lambda now: now.apps[app.id].phase == "running", "it runs")
         await visit(tab, f"#/app/{app.id}?output=all")
-        for text in ("generation 1 rank 0 \\u202eevil", "generation 1 rank 1", "100% of 1", "tick 0 12"):
+        for text in ("generation 1 rank 0 \\u202eevil", "generation 1 rank 1", "100% of 1", "tick 0 5"):
             await has(tab, text)
+        await tab.evaluate("window.breakOff()")
+        await has(tab, "tick 0 15")
         lines: list[str] = await tab.evaluate(SHOWN)
         assert not [line for line in lines if "10%" in line.replace("100%", "")]
         assert await tab.locator(".output pre .ink-red").first.inner_text() == "red"

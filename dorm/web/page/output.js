@@ -100,6 +100,7 @@ function Shown({ app, slots, slot, at, show }) {
     screen.current = new Screen(box.current, (shown, all) => tell([shown, all]));
     return () => screen.current.close();
   }, []);
+  useEffect(() => screen.current.retime(), [store.zone]);
   useEffect(() => {
     const what = `${slot} ${chosen}`;
     // A new generation of the same goes on below what came before; another choice begins anew.
@@ -120,7 +121,7 @@ function Shown({ app, slots, slot, at, show }) {
       <label class="small">Generation <select value=${String(chosen)} onChange=${(event) => go({ q: { generation: event.target.value === "0" ? null : event.target.value } }, { replace: true })}>
         <option value="0">latest (${latest})</option>${numbers.slice(1).map((one) => html`<option value=${String(one)}>${one}</option>`)}</select></label>
       <label class="small grow"><span class="sr">Only lines with</span><input type="search" placeholder="Only lines with …" value=${find} onInput=${(event) => { seek(event.target.value); screen.current.find(event.target.value); }} /></label>
-      <label class="small"><input type="checkbox" checked=${times} onChange=${(event) => { setTimes(event.target.checked); remember("times", event.target.checked ? "yes" : "no"); }} /> times (UTC)</label>
+      <label class="small"><input type="checkbox" checked=${times} onChange=${(event) => { setTimes(event.target.checked); remember("times", event.target.checked ? "yes" : "no"); }} /> times</label>
       <a class="button" href=${address} download=${`${app.name}-${generation}.log`}>Download</a>
     </div>
     <pre ref=${box} class=${times ? "" : "untimed"} tabindex="0" aria-label="Output"></pre>

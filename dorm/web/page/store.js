@@ -9,10 +9,12 @@ const TAIL = 400, FILL_MS = 1000, RETRY_MS = 2000;
 
 /** The page that another site shows in a frame, without this page's own frame (`?embed=cluster`); null if it is not embedded. */
 export const EMBED = new URLSearchParams(location.search).get("embed");
+/** The page of an address that names none. */
+const HOME = EMBED || "cluster";
 
 export const store = {
   source: null,
-  route: parse(location.hash),
+  route: parse(location.hash, HOME),
   live: null,
   /** The model at the moment of the address, null for now. */
   past: null,
@@ -39,6 +41,7 @@ export const store = {
   playing: false,
   speed: Number(recall("speed", "10")),
   range: null,
+  zone: "",
   version: 0,
 };
 
@@ -100,7 +103,7 @@ export function visit(page, id = "", q = {}) {
 }
 
 export function arrived() {
-  store.route = parse(location.hash);
+  store.route = parse(location.hash, HOME);
   attend();
   store.lit = null;
   load();
@@ -204,12 +207,20 @@ export function watch(each) {
   return () => watchers.delete(each);
 }
 
+let viewed = () => {};
+
+/** Calls back with every view of the present. */
+export const onView = (each) => { viewed = each; };
+
 /** Loads the present view, and follows it. */
 export async function connect() {
   leave();
   clearTimeout(retry);
   try {
-    set({ live: await store.source.view(null), error: "" });
+    const live = await store.source.view(null);
+    leave();  // Another one may have connected meanwhile.
+    set({ live, error: "" });
+    viewed(live);
     viewLost = null;
     judge(store.source.embedded ? "recording" : store.status);
     fillTail();
@@ -224,9 +235,9 @@ export async function connect() {
   attend();
 }
 
-/** Follows the present while it is shown: the past does not change. */
-function attend() {
-  if (!store.live || store.route.at) { leave(); return; }
+/** Follows the present while it is shown, as the past does not change, or while this browser notifies. */
+export function attend() {
+  if (!store.live || (store.route.at && !store.source.feed?.hiddenToo())) { leave(); return; }
   stop ??= store.source.follow(store.live, {
     change: (change) => {
       store.live.apply(change);

@@ -4,6 +4,7 @@ import { html } from "../vendor/preact.js";
 import { clean, short, utc } from "../format.js";
 import { AppLink, Card, Chip, Failed, Link, NodeLink, When, useLoaded } from "../parts.js";
 import { store } from "../store.js";
+import { EndedLink } from "./history.js";
 
 const FRESH_MS = 20_000, MOST = 8, DAY_MS = 86_400_000;
 const TONES = { wrong: "bad", unknown: "warn", note: "" };
@@ -42,7 +43,7 @@ export function NeedsMe({ model }) {
       ${group("Its last checkpoint may be incomplete", doubtful, () => "Its page says why, and how it goes on from the one before.")}
       ${group("Pauses after a failure", paused, (app) => app.reason?.text ?? "")}
       ${failed.items.length > 0 && html`<li class="sub">Failed in the last 24 hours</li>`}
-      ${failed.items.slice(0, MOST).map((app) => html`<li key=${app.id}><${AppLink} id=${app.id} name=${app.name} /> <span class="dim"><bdi>${clean(app.user)}</bdi> · <${When} at=${app.ended_at / 1e6} day /></span><p>${clean(short(app.why, 300))}</p></li>`)}
+      ${failed.items.slice(0, MOST).map((app) => html`<li key=${app.id}><${EndedLink} app=${app} model=${model} /> <span class="dim"><bdi>${clean(app.user)}</bdi> · <${When} at=${app.ended_at / 1e6} day /></span><p>${clean(short(app.why, 300))}</p></li>`)}
       ${(failed.items.length > MOST || failed.more) && html`<li class="dim"><${Link} to="history" q=${{ state: "failed", user: me ?? "" }} class="textlink">all that failed<//></li>`}
     </ul></div>
   <//>`;
