@@ -174,7 +174,7 @@ async def test_tabs_that_are_hidden_or_in_the_past_follow_nothing(nats_server: N
             await first.close()
             await streams(api, 0)
             await say(log, cluster, NodeDrainRequested(node="gpu-01", reason="look c"), "a")
-            await second.clock.fast_forward(60_000)
+            await second.clock.run_for(60_000)
             await holds(second, "document.querySelector('.events').innerText.includes('look c')")
             assert await second.evaluate("window.samePage")
             await second.close()

@@ -5,7 +5,7 @@ import { mayAct, open } from "./actions.js";
 import { exact, moment, readMoment, short, utc, zoneName } from "./format.js";
 import { offered, turnNotifications } from "./notify.js";
 import { addressOf } from "./pages/history.js";
-import { moveTo, set, shown, store, visit } from "./store.js";
+import { moveTo, reader, set, shown, store, visit } from "./store.js";
 
 const MOST = { apps: 8, users: 4, nodes: 6, past: 6 }, TYPING_MS = 250, DAY_MS = 86_400_000;
 const PAGES = {
@@ -78,7 +78,7 @@ function pages(part) {
   const matching = Object.entries(PAGES).filter(([page, title]) => page.startsWith(wanted) || (wanted.length > 2 && has(title, wanted)))
     .map(([page, title]) => ({ title, about: "page", run: () => visit(page) }));
   if (wanted.length > 2 && "keyboard help".includes(wanted)) matching.push({ title: "Keyboard help", about: "?", run: () => set({ help: true }) });
-  if (wanted.length > 2 && "notify me".includes(wanted) && offered()) matching.push({ title: "Notify me", about: "when my apps end; again to stop", run: turnNotifications });
+  if (wanted.length > 2 && "notify me".includes(wanted) && offered()) matching.push({ title: "Notify me", about: `when ${reader() ? "my apps" : "apps"} end; again to stop`, run: turnNotifications });
   return matching;
 }
 

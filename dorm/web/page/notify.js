@@ -3,7 +3,7 @@
 import { html } from "./vendor/preact.js";
 import { short } from "./format.js";
 import { ENDED } from "./model.js";
-import { EMBED, attend, onView, recall, remember, say, set, store, visit, watch } from "./store.js";
+import { EMBED, attend, onView, reader, recall, remember, say, set, store, visit, watch } from "./store.js";
 
 const phases = new Map();
 
@@ -18,7 +18,7 @@ export async function turnNotifications() {
     say("There will be no notifications.");
   } else if (await Notification.requestPermission() === "granted") {
     remember("notify", "yes");
-    say(`You will be notified when ${store.me?.user ? "your apps end" : "apps end"}, as long as this page is open.`);
+    say(`You will be notified when ${reader() ? "your apps end" : "apps end"}, as long as this page is open.`);
   } else say("This browser does not allow notifications for this page.", "bad");
   attend();
   set({});
@@ -26,7 +26,7 @@ export async function turnNotifications() {
 
 export function Notify() {
   if (!offered()) return null;
-  return html`<button type="button" class="quiet small" aria-pressed=${notifies()} onClick=${turnNotifications} title="A notification of the browser when ${store.me?.user ? "my apps end" : "apps end"}">Notify me</button>`;
+  return html`<button type="button" class="quiet small" aria-pressed=${notifies()} onClick=${turnNotifications} title="A notification of the browser when ${reader() ? "my apps end" : "apps end"}">Notify me</button>`;
 }
 
 /** Looks at every view and every change for apps that have ended since the first view. */
@@ -45,7 +45,7 @@ function look(apps) {
   for (const app of apps) {
     const before = phases.get(app.id) ?? "";
     phases.set(app.id, app.phase);
-    if (before && !ENDED.has(before) && ENDED.has(app.phase) && notifies() && (!store.me?.user || store.me.user === app.user)) notify(app);
+    if (before && !ENDED.has(before) && ENDED.has(app.phase) && notifies() && (!reader() || reader() === app.user)) notify(app);
   }
 }
 

@@ -75,6 +75,9 @@ export function light(id) {
   if (store.lit !== id) set({ lit: id });
 }
 
+/** Whose apps the reader's are; "" on an open cluster, where nothing says who reads. */
+export const reader = () => (store.me?.role ? store.me.user : "");
+
 /** What the page shows: the moment of the address, else now. */
 export const shown = () => (store.route.at ? store.past : store.live);
 
