@@ -18,7 +18,7 @@ export function Wellbeing({ model }) {
   const tone = { wrong: "bad", unknown: "warn", note: "", ok: "good" }[value?.level] ?? "";
   return html`<${Card} id="well" title="Is it well?" extra=${value && html`<${Chip} tone=${tone}>${wrong ? `${wrong} wrong` : value.level === "ok" ? "all well" : "nothing wrong"}<//>`}>
     <${Failed} text=${error} />
-    ${value && items.length === 0 && html`<p class="note">Nodes, starts of containers and settings are as they should be${store.source.actions && !at ? ", and so are the leader, the log and its servers" : ""}.</p>`}
+    ${value && items.length === 0 && html`<p class="note">${store.source.embedded ? "Nodes" : "Nodes, starts of containers"} and settings are as they should be${store.source.actions && !at ? ", and so are the leader, the log and its servers" : ""}.</p>`}
     <div class="scroll" tabindex="0" role="region" aria-label="Findings"><ul class="reasons">${items.slice(0, 40).map((item) => html`<li key=${item.check + item.about + item.text}>
       <${Chip} tone=${TONES[item.level]}>${item.level}<//> ${model.nodes.has(item.about) ? html`<${NodeLink} id=${item.about} />` : html`<b><bdi>${clean(item.about)}</bdi></b>`} <bdi>${clean(item.text)}</bdi>
       ${item.todo && html`<p>${clean(item.todo)}</p>`}</li>`)}
