@@ -113,6 +113,9 @@ async def test_output_goes_on_through_restarts_and_lost_connections(tmp_path: Pa
         await about.get_by_role("button", name="Run again").click()
         again = yaml.safe_load(await tab.get_by_label("Spec (YAML or JSON)").input_value())
         assert again["command"] == spec()["command"]
+        # Its own name is taken while it lives.
+        assert again["name"] == "writes-2"
+        await tab.locator("dialog .preview", has_text="writes-2").wait_for()
         await tab.keyboard.press("Escape")
 
         await tab.get_by_label("A note").fill("the data were wrong")
