@@ -61,7 +61,9 @@ async def opened(
     asked: list[str] = []
     tab.on(
         "console",
-        lambda said: errors.append(f"{said.text} ({said.location['url']})") if said.type in ("error", "warning") else None,
+        lambda said: (
+            errors.append(f"{said.text} ({said.location['url']})") if said.type in ("error", "warning") else None
+        ),
     )
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.on("request", lambda request: asked.append(request.url))

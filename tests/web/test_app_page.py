@@ -53,6 +53,25 @@ window.fetch = async (...wanted) => {
 };
 """
 """The tab has a connection of its own, which `breakOff()` breaks."""
+BUSY = """(async () => {
+  const { Streams } = await import("/assets/streams.js");
+  const real = window.fetch, { port1, port2 } = new MessageChannel();
+  const problem = JSON.stringify({ status: 503, detail: "problem of the server" });
+  const events = [["stream", '{"stream": "s"}'], ["part", '"p1"'], ["problem", problem]];
+  window.fetch = async () => new Response(events.map(([event, data]) => `event: ${event}\\ndata: ${data}\\n\\n`).join(""));
+  new Streams().attach(port2);
+  const told = new Promise((done) => {
+    port1.addEventListener("message", ({ data }) => { if (data.event) done(data); });
+  });
+  port1.start();
+  port1.postMessage({ do: "hello", base: "/v1" });
+  port1.postMessage({ do: "follow", key: 1, path: "/v1/apps/x/logs", last: "" });
+  const { event, data } = await told;
+  port1.postMessage({ do: "leave", key: 1 });
+  window.fetch = real;
+  return [JSON.parse(data).detail, event];
+})()"""
+"""What a tab is told of a stream that the server cannot serve now."""
 SHOWN = "[...document.querySelectorAll('.output pre > div:not([hidden])')].map((row) => row.innerText)"
 TOO_WIDE = """document.documentElement.scrollWidth <= window.innerWidth ? [] : [...document.querySelectorAll('main *')]
     .filter((one) => one.getBoundingClientRect().right > window.innerWidth && !one.closest('.rows, .scrollbox, pre'))
@@ -135,6 +154,7 @@ async def test_output_goes_on_through_restarts_and_lost_connections(tmp_path: Pa
             assert await violations(other) == []
             assert await other.evaluate(TOO_WIDE) == []
 
+        assert await tab.evaluate(BUSY) == ["problem of the server", "waits"]
         # The parser of terminal output, in its own words.
         await tab.evaluate("import('/assets/ansi.js').then((found) => { window.ansi = found; })")
         for text, wanted in {

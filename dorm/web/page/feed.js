@@ -36,8 +36,8 @@ export class Feed {
     this.#seen();
   }
 
-  /** Calls `each(event, data)` with what comes on a stream after `last`, and with `restart` before a stream without positions
-      begins anew.  Returns a function that ends it. */
+  /** Calls `each(event, data)` with what comes on a stream after `last`, with `restart` before a stream without positions begins
+      anew, and with `waits` and why while the server cannot serve it.  Returns a function that ends it. */
   follow(path, last, each) {
     const key = ++this.#count, follow = { path, last, each, begun: false };
     this.#follows.set(key, follow);
@@ -94,7 +94,7 @@ export class Feed {
     if (message.forgotten && !this.#resting) this.#resume();
     const follow = this.#follows.get(message.key);
     if (!follow) return;
-    follow.begun ||= message.event !== "restart";
+    follow.begun ||= message.event !== "restart" && message.event !== "waits";
     if (message.id) follow.last = message.id;
     follow.each(message.event, message.data);
   }
