@@ -314,8 +314,11 @@ class _Course:
         lines += [self._drain(node) for node in assumed.drained]
         lines += [self._use_again(node) for node in assumed.undrained]
         lines += [self._cancel(app) for app in assumed.cancelled]
+        lines += [self._cancel_sweep(sweep) for sweep in assumed.cancelled_sweeps]
         lines += [self._update(change) for change in assumed.updated]
         lines += [self._edit(app, spec) for app, spec in assumed.edited]
+        lines += [self._hold(app) for app in assumed.held]
+        lines += [self._release(app) for app in assumed.released]
         lines += [self._restart(app) for app in assumed.restarted]
         self.settle()
         lines += [self._submit(index, assumed.specs[index]) for index in _in_order(assumed.specs)]
