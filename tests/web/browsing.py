@@ -59,7 +59,12 @@ async def opened(
         await tab.add_init_script(script)
     errors: list[str] = []
     asked: list[str] = []
-    tab.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)
+    tab.on(
+        "console",
+        lambda said: (
+            errors.append(f"{said.text} ({said.location['url']})") if said.type in ("error", "warning") else None
+        ),
+    )
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.on("request", lambda request: asked.append(request.url))
     try:

@@ -22,7 +22,7 @@ from tests.simulator.histories import seq_at, trained, written
 from tests.simulator.scenarios import nodes
 from tests.web.browsing import chrome, opened
 
-SIZE = (1300, 1180)
+SIZE = (1300, 1490)
 _AT_S = 620.0
 """Seconds of the simulated log at which the slider stands."""
 

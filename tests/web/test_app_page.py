@@ -39,24 +39,39 @@ for number in range(10**6):
     time.sleep(0.3)
 """
 BREAKS = """
+delete window.SharedWorker;
 const real = window.fetch;
-let readings = 0;
 window.fetch = async (...wanted) => {
   const answer = await real(...wanted);
-  if (!/[/]logs[?].*follow/.test(wanted[0]) || readings++) return answer;
+  if (!/[/]streams$/.test(wanted[0]) || !answer.ok) return answer;
   const reader = answer.body.getReader();
-  const body = new ReadableStream({ async start(out) {
-    setTimeout(() => { reader.cancel().catch(() => {}); try { out.error(new TypeError("lost")); } catch {} }, 1500);
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      out.enqueue(value);
-    }
+  const body = new ReadableStream({ start(out) {
+    window.breakOff = () => { out.error(new TypeError("lost")); reader.cancel(); };
+    (async () => { for (let read; !(read = await reader.read()).done;) out.enqueue(read.value); })().catch(() => {});
   } });
   return new Response(body, { status: answer.status, headers: answer.headers });
 };
 """
-"""Breaks the first reading of output off after a moment."""
+"""The tab has a connection of its own, which `breakOff()` breaks."""
+BUSY = """(async () => {
+  const { Streams } = await import("/assets/streams.js");
+  const real = window.fetch, { port1, port2 } = new MessageChannel();
+  const problem = JSON.stringify({ status: 503, detail: "problem of the server" });
+  const events = [["stream", '{"stream": "s"}'], ["part", '"p1"'], ["problem", problem]];
+  window.fetch = async () => new Response(events.map(([event, data]) => `event: ${event}\\ndata: ${data}\\n\\n`).join(""));
+  new Streams().attach(port2);
+  const told = new Promise((done) => {
+    port1.addEventListener("message", ({ data }) => { if (data.event) done(data); });
+  });
+  port1.start();
+  port1.postMessage({ do: "hello", base: "/v1" });
+  port1.postMessage({ do: "follow", key: 1, path: "/v1/apps/x/logs", last: "" });
+  const { event, data } = await told;
+  port1.postMessage({ do: "leave", key: 1 });
+  window.fetch = real;
+  return [JSON.parse(data).detail, event];
+})()"""
+"""What a tab is told of a stream that the server cannot serve now."""
 SHOWN = "[...document.querySelectorAll('.output pre > div:not([hidden])')].map((row) => row.innerText)"
 TOO_WIDE = """document.documentElement.scrollWidth <= window.innerWidth ? [] : [...document.querySelectorAll('main *')]
     .filter((one) => one.getBoundingClientRect().right > window.innerWidth && !one.closest('.rows, .scrollbox, pre'))
@@ -80,8 +95,10 @@ async def test_output_goes_on_through_restarts_and_lost_connections(tmp_path: Pa
         app = await cluster.client.submit(spec())
         await until(cluster.client, lambda now: now.apps[app.id].phase == "running", "it runs")
         await visit(tab, f"#/app/{app.id}?output=all")
-        for text in ("generation 1 rank 0 \\u202eevil", "generation 1 rank 1", "100% of 1", "tick 0 12"):
+        for text in ("generation 1 rank 0 \\u202eevil", "generation 1 rank 1", "100% of 1", "tick 0 5"):
             await has(tab, text)
+        await tab.evaluate("window.breakOff()")
+        await has(tab, "tick 0 15")
         lines: list[str] = await tab.evaluate(SHOWN)
         assert not [line for line in lines if "10%" in line.replace("100%", "")]
         assert await tab.locator(".output pre .ink-red").first.inner_text() == "red"
@@ -115,6 +132,9 @@ async def test_output_goes_on_through_restarts_and_lost_connections(tmp_path: Pa
         await about.get_by_role("button", name="Run again").click()
         again = yaml.safe_load(await tab.get_by_label("Spec (YAML or JSON)").input_value())
         assert again["command"] == spec()["command"]
+        # Its own name is taken while it lives.
+        assert again["name"] == "writes-2"
+        await tab.locator("dialog .preview", has_text="writes-2").wait_for()
         await tab.keyboard.press("Escape")
 
         await tab.get_by_label("A note").fill("the data were wrong")
@@ -134,6 +154,7 @@ async def test_output_goes_on_through_restarts_and_lost_connections(tmp_path: Pa
             assert await violations(other) == []
             assert await other.evaluate(TOO_WIDE) == []
 
+        assert await tab.evaluate(BUSY) == ["problem of the server", "waits"]
         # The parser of terminal output, in its own words.
         await tab.evaluate("import('/assets/ansi.js').then((found) => { window.ansi = found; })")
         for text, wanted in {

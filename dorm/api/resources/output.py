@@ -314,7 +314,8 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
                 await (_plain_lines if plain else _events)(stream, output, first)
 
             return await streamed(call, serve, str(services.follower.seq))
-        with services.addresses.stream(address_of(request.transport)):
+        known = call.user if services.door.closed else ""
+        with services.addresses.stream(address_of(request.transport), known):
             headers = {"Content-Type": f"{TEXT}; charset=utf-8", "Cache-Control": "no-store", **SECURITY}
             response = web.StreamResponse(headers={**headers, POSITION: str(services.follower.seq)})
             await response.prepare(request)

@@ -5,7 +5,7 @@ import { clean, number, plural } from "./format.js";
 import { refusal } from "./identity.js";
 import { Chip, Failed, useLoaded } from "./parts.js";
 import { NOTHING, Settings, loadSettings, readSettings } from "./settings.js";
-import { say, set, store, visit } from "./store.js";
+import { EMBED, say, set, store, visit } from "./store.js";
 
 const WAIT_MS = 350, REFUSALS = new Set([400, 404, 409, 413, 415, 422]);
 const newKey = () => (crypto.randomUUID ? crypto.randomUUID() : Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""));
@@ -17,11 +17,11 @@ export function open(dialog) {
 }
 export const close = () => set({ dialog: null });
 
-/** Whether something can be done from here: not in a recording, and only on the present. */
-export const mayAct = () => Boolean(store.source?.actions) && !store.route.at;
+/** Whether something can be done from here: not in a recording or in the frame of another site, and only on the present. */
+export const mayAct = () => Boolean(store.source?.actions) && !store.route.at && EMBED === null;
 
 export function Action({ what, tone = "", children, ...dialog }) {
-  if (!store.source?.actions || refusal(what, dialog)) return null;
+  if (!store.source?.actions || EMBED !== null || refusal(what, dialog)) return null;
   const past = Boolean(store.route.at);
   return html`<button type="button" class=${tone} disabled=${past} title=${past ? "This is the past; go to Live to do something" : undefined} onClick=${() => open({ what, ...dialog })}>${children}</button>`;
 }
@@ -52,7 +52,7 @@ function Modal({ title, children }) {
     box.showModal();
     return () => { box.close(); before?.focus?.(); };
   }, []);
-  return html`<dialog ref=${place} aria-labelledby="dialog-title" onCancel=${(event) => { event.preventDefault(); close(); }} onClick=${(event) => { if (event.target === place.current) close(); }}>
+  return html`<dialog ref=${place} aria-labelledby="dialog-title" onCancel=${(event) => { event.preventDefault(); close(); }} onPointerDown=${(event) => { if (event.target === place.current) close(); }}>
     <div class="dialog">
       <header><h2 id="dialog-title">${title}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
       ${children}

@@ -3,7 +3,7 @@
 import { html, useRef, useState } from "./vendor/preact.js";
 import { Canvas } from "./canvas.js";
 import { theme } from "./colors.js";
-import { clock, number } from "./format.js";
+import { clock, dayOf, moment, number } from "./format.js";
 import { Axis } from "./axis.js";
 import { Tip } from "./grid.js";
 import { Png } from "./picture.js";
@@ -48,7 +48,7 @@ export function Chart({ lines, time = true, height = 150, label, title = "", zer
     <${Canvas} draw=${draw} sized=${(width, high_) => resize({ width, height: high_ })} label=${told(label, lines[0]?.points, format)} onmount=${(_, ask) => { picture.current.ask = ask; }}
       onPointerMove=${(event) => { const box = event.currentTarget.getBoundingClientRect(); hover({ x: event.clientX - box.left, y: event.clientY - box.top }); }} onPointerLeave=${() => hover(null)} />
     ${read.length > 0 && html`<${Tip} x=${over.x} y=${over.y - 10} width=${size.width}>
-      <p class="dim">${time ? clock(axis.time(over.x)) : `${number(read[0].point[0], 2)} ${unit}`}</p>
+      <p class="dim">${time ? (dayOf(from) === dayOf(to) ? clock : moment)(axis.time(over.x)) : `${number(read[0].point[0], 2)} ${unit}`}</p>
       ${read.map((line) => html`<p class="tiprow"><i class=${line.swatch ?? `key ${line.tone}`}></i>${line.name} ${format(line.point[1])}</p>`)}
     <//>`}
     ${all.length > 0 && html`<${Png} name=${title || label} />`}</div>${lines.length > 1 && html`<p class="legend">${lines.map((line) => html`<span><i class=${line.swatch ?? `key ${line.tone}`}></i>${line.name}</span>`)}</p>`}

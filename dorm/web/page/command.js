@@ -2,11 +2,12 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { mayAct, open } from "./actions.js";
-import { exact, moment, readMoment, short, zoneName } from "./format.js";
-import { turnNotifications } from "./notify.js";
-import { moveTo, set, shown, store, visit } from "./store.js";
+import { exact, moment, readMoment, short, utc, zoneName } from "./format.js";
+import { offered, turnNotifications } from "./notify.js";
+import { addressOf } from "./pages/history.js";
+import { moveTo, reader, set, shown, store, visit } from "./store.js";
 
-const MOST = { apps: 8, users: 4, nodes: 6, past: 6 }, TYPING_MS = 250;
+const MOST = { apps: 8, users: 4, nodes: 6, past: 6 }, TYPING_MS = 250, DAY_MS = 86_400_000;
 const PAGES = {
   cluster: "Cluster", apps: "Apps", history: "History: apps that have ended", sweeps: "Sweeps", nodes: "Nodes", log: "Log", whatif: "What if",
 };
@@ -77,28 +78,28 @@ function pages(part) {
   const matching = Object.entries(PAGES).filter(([page, title]) => page.startsWith(wanted) || (wanted.length > 2 && has(title, wanted)))
     .map(([page, title]) => ({ title, about: "page", run: () => visit(page) }));
   if (wanted.length > 2 && "keyboard help".includes(wanted)) matching.push({ title: "Keyboard help", about: "?", run: () => set({ help: true }) });
-  if (wanted.length > 2 && "notify me".includes(wanted) && store.source?.actions) matching.push({ title: "Notify me", about: "when my apps end; again to stop", run: turnNotifications });
+  if (wanted.length > 2 && "notify me".includes(wanted) && offered()) matching.push({ title: "Notify me", about: `when ${reader() ? "my apps" : "apps"} end; again to stop`, run: turnNotifications });
   return matching;
 }
 
 /** Apps that ended longer ago than the view shows, as far back as a quick answer reaches. */
-function usePast(text, known) {
+function usePast(text, model, known) {
   const [state, take] = useState({ text: "", items: [] });
-  const part = text.trim();
+  const part = text.trim(), at = store.route.at;
   useEffect(() => {
     if (part.length < 2 || readMoment(part) !== null) { take({ text: "", items: [] }); return undefined; }
     let over = false;
     const timer = setTimeout(async () => {
       try {
-        const page = await store.source.history({ q: part, since: "-1d", sort: "-ended", limit: MOST.past });
+        const page = await store.source.history({ q: part, since: at ? utc((model?.at ?? 0) - DAY_MS) : "-1d", until: at, sort: "-ended", limit: MOST.past });
         if (!over) take({ text: part, items: page.items });
       } catch { /* The other entries stay. */ }
     }, TYPING_MS);
     return () => { over = true; clearTimeout(timer); };
-  }, [part]);
+  }, [part, at]);
   if (part.length < 2) return [];
   const past = state.items.filter((app) => !known.has(app.id)).map((app) => ({
-    title: app.name, about: `app of ${app.user}, ${app.state} ${moment(app.ended_at / 1e6)}${has(app.name, part.toLowerCase()) ? "" : `: ${app.why}`}`, run: () => visit("app", app.id),
+    title: app.name, about: `app of ${app.user}, ${app.state} ${moment(app.ended_at / 1e6)}${has(app.name, part.toLowerCase()) ? "" : `: ${app.why}`}`, run: () => { location.hash = addressOf(app, model); },
   }));
   return [...past, { title: `History of “${short(part, 30)}”`, about: "apps that ended at any time", run: () => visit("history", "", { find: part, since: "all" }) }];
 }
@@ -107,7 +108,7 @@ export function Command() {
   const [text, write] = useState(""), [index, move] = useState(0);
   const place = useRef(null);
   const model = shown(), direct = entries(text, model), known = new Set(direct.map((entry) => entry.key));
-  const past = usePast(text, known), list = [...direct, ...past];
+  const past = usePast(text, model, known), list = [...direct, ...past];
   const chosen = Math.max(0, Math.min(index, list.length - 1));
   const start = (entry) => { if (!entry) return; write(""); place.current.blur(); entry.run(); };
   const keys = (event) => {

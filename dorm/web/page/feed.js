@@ -5,7 +5,9 @@
 
 import { Streams } from "./streams.js";
 
-const HIDDEN_MS = 10_000, PING_MS = 10_000, SILENT_MS = 35_000;
+const HIDDEN_MS = 10_000, PING_MS = 10_000;
+/** Pings without an answer after which the worker is taken for dead.  Time does not tell: browsers slow the timers of hidden tabs. */
+const MOST_UNANSWERED = 3;
 
 export class Feed {
   #base;
@@ -18,7 +20,7 @@ export class Feed {
   #count = 0;
   #resting = false;
   #hiding = 0;
-  #heard = 0;
+  #unanswered = 0;
   /** Whether to follow in a hidden tab too, for notifications. */
   hiddenToo = () => false;
 
@@ -34,8 +36,8 @@ export class Feed {
     this.#seen();
   }
 
-  /** Calls `each(event, data)` with what comes on a stream after `last`, and with `restart` before a stream without positions
-      begins anew.  Returns a function that ends it. */
+  /** Calls `each(event, data)` with what comes on a stream after `last`, with `restart` before a stream without positions begins
+      anew, and with `waits` and why while the server cannot serve it.  Returns a function that ends it. */
   follow(path, last, each) {
     const key = ++this.#count, follow = { path, last, each, begun: false };
     this.#follows.set(key, follow);
@@ -62,7 +64,7 @@ export class Feed {
     this.#port = this.#alone ? own() : this.#shared();
     this.#port.addEventListener("message", ({ data }) => this.#take(data));
     this.#port.start();
-    this.#heard = Date.now();
+    this.#unanswered = 0;
     this.#port.postMessage({ do: "hello", base: new URL(this.#base, document.baseURI).href });
   }
 
@@ -86,23 +88,24 @@ export class Feed {
   }
 
   #take(message) {
-    this.#heard = Date.now();
+    this.#unanswered = 0;
     this.#tries = 0;
     if (message.status) this.#say(message.status, message.since);
     if (message.forgotten && !this.#resting) this.#resume();
     const follow = this.#follows.get(message.key);
     if (!follow) return;
-    follow.begun ||= message.event !== "restart";
+    follow.begun ||= message.event !== "restart" && message.event !== "waits";
     if (message.id) follow.last = message.id;
     follow.each(message.event, message.data);
   }
 
   #ping() {
     if (this.#resting || !this.#follows.size) return;
-    if (Date.now() - this.#heard > SILENT_MS) {
+    if (this.#unanswered >= MOST_UNANSWERED) {
       this.#alone ||= ++this.#tries > 1;
       this.#again();
     }
+    this.#unanswered += 1;
     this.#send({ do: "ping" });
   }
 
@@ -113,7 +116,7 @@ export class Feed {
     if (document.hidden) this.#hiding = setTimeout(() => { if (!this.hiddenToo()) this.#rest(); }, HIDDEN_MS);
     else if (this.#resting) {
       this.#resting = false;
-      this.#heard = Date.now();
+      this.#unanswered = 0;
       this.#resume();
     }
   }

@@ -93,7 +93,9 @@ export function readMoment(typed, now = Date.now()) {
   if (/^-\d+(\.\d{1,6})?(ms|s|m|h|d|w)$/.test(text)) return text;
   const full = TYPED.exec(text);
   if (full) return fullMoment(full);
-  const [spelled, name] = text.endsWith(` ${zoneName(now)}`) ? [text.slice(0, -zoneName(now).length).trim(), ""] : text.endsWith(" UTC") ? [text.slice(0, -4).trim(), "utc"] : [text, ""];
+  // The zone has another name in the other half of the year.
+  const own = [0, 2, 4, 6, 8, 10].map((months) => zoneName(now - months * 30 * DAY_MS)).find((one) => text.endsWith(` ${one}`));
+  const [spelled, name] = own ? [text.slice(0, -own.length).trim(), ""] : text.endsWith(" UTC") ? [text.slice(0, -4).trim(), "utc"] : [text, ""];
   const named = spelled && NAMED.exec(spelled);
   if (!named) return null;
   const before = zone.utc;

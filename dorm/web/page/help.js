@@ -20,7 +20,7 @@ export function Help() {
   }, [store.help]);
   if (!store.help) return null;
   const close = () => set({ help: false });
-  return html`<dialog ref=${place} aria-labelledby="help-title" onCancel=${(event) => { event.preventDefault(); close(); }} onClick=${(event) => { if (event.target === place.current) close(); }}>
+  return html`<dialog ref=${place} aria-labelledby="help-title" onCancel=${(event) => { event.preventDefault(); close(); }} onPointerDown=${(event) => { if (event.target === place.current) close(); }}>
     <div class="dialog"><header><h2 id="help-title">Keys</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
       <table class="plain keys"><tbody>${KEYS.map(([keys, about]) => html`<tr><th scope="row"><kbd>${keys}</kbd></th><td>${about}</td></tr>`)}</tbody></table>
       <p class="note">Moments: a position (118 or 118.2), a time in ${zoneName()} (2026-11-21 09:00, 14:05, yesterday 14:00), or an age (-10m). Actions: submit, policy, cancel APP, hold APP, restart APP, drain NODE.</p>

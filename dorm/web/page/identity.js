@@ -3,21 +3,22 @@
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { clean, moment, msOf, short } from "./format.js";
 import { isSignedIn, signIn, signOut } from "./session.js";
-import { connect, identify, load, set, store } from "./store.js";
+import { connect, identify, load, say, set, store } from "./store.js";
 
 const LOOK_MS = 5000;
 const OPERATORS = new Set(["operator", "admin"]);
 /** Dialogs that change nothing, and those about the whole cluster; all others are about an app. */
 const HARMLESS = new Set(["plan"]), WHOLE = new Set(["policy", "drain"]);
 
-/** Why one may not do something, with an app if it is about one; "" if one may.  Without users, everybody may do everything. */
-export function refusal(what, { app } = {}) {
+/** Why one may not do something, with an app or a sweep if it is about one; "" if one may.  Without users, everybody may do everything. */
+export function refusal(what, { app, sweep } = {}) {
   if (!store.me) return "It is not known yet who you are.";
   const { role, user, users } = store.me;
   if (role === null || OPERATORS.has(role) || HARMLESS.has(what)) return "";
   if (role === "reader") return `${user} is a reader, and changes nothing.`;
   if (WHOLE.has(what)) return "Only an operator may do that.";
-  return !app || users.includes(app.user) ? "" : "This app is another tenant's.";
+  const whose = app ?? sweep;
+  return !whose || users.includes(whose.user) ? "" : `This ${app ? "app" : "sweep"} is another tenant's.`;
 }
 
 /** Name, role and cluster in the header; a click shows more, and signs out. */
@@ -40,7 +41,12 @@ export function Who() {
 }
 
 async function leave() {
-  await signOut();
+  try {
+    await signOut();
+  } catch {
+    say("You are not signed out: the server cannot be reached.", "bad");
+    return;
+  }
   store.source.feed.renew();
   location.assign(`sign-in${location.search}${location.hash}`);
 }

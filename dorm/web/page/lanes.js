@@ -3,7 +3,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { Axis } from "./axis.js";
-import { Boxes, Canvas, fitText, hatch, patterned } from "./canvas.js";
+import { Boxes, Canvas, hatch, patterned } from "./canvas.js";
 import { appColor, appPattern, theme } from "./colors.js";
 import { clean, clock, moment, msOf, plural, short, span } from "./format.js";
 import { Tip } from "./grid.js";
@@ -42,7 +42,8 @@ export function useTimeline(window_, width, apps = null) {
     let due = 0;
     const unwatch = watch((change) => {
       if (window_ && now.current.window_ && store.range && window_[1] < store.range.end - 5000) return;
-      take((before) => (before.data ? { ...before, data: extended(before.data, change) } : before));
+      const part = apps ? { ...change, apps: change.apps?.filter((app) => apps.includes(app.id)) } : change;
+      take((before) => (before.data ? { ...before, data: extended(before.data, part) } : before));
       if (!due && (change.apps?.length || change.decision)) due = setTimeout(() => { due = 0; load(); }, REFRESH_MS);
     });
     return () => { over = true; clearTimeout(timer); clearTimeout(due); unwatch(); };

@@ -7,8 +7,8 @@ import { Lost, Status, useLost } from "./connection.js";
 import { clean, moment, short, useZone, zoneName } from "./format.js";
 import { Help } from "./help.js";
 import { SignInAgain, Who, ended } from "./identity.js";
-import { noteStart, notifies, watchEnds } from "./notify.js";
-import { Link } from "./parts.js";
+import { notifies, watchEnds } from "./notify.js";
+import { Link, outward } from "./parts.js";
 import { App } from "./pages/app.js";
 import { Apps } from "./pages/apps.js";
 import { Cluster } from "./pages/cluster.js";
@@ -33,9 +33,9 @@ const Heading = () => !TITLED.has(store.route.page) && html`<h1 class="sr">${(TA
 
 function Frame() {
   useStore();
-  const model = shown(), lost = useLost(), page = PAGES[store.route.page] ?? PAGES[EMBED] ?? Cluster;
+  const model = shown(), lost = useLost(), page = Object.hasOwn(PAGES, store.route.page) ? PAGES[store.route.page] : Cluster;
   useEffect(() => { document.title = `${store.route.id ? `${clean(model?.apps.get(store.route.id)?.name ?? store.route.id)} · ` : ""}${name()}`; });
-  if (EMBED !== null) return html`<main id="main" tabindex="-1" class="embedded">${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
+  if (EMBED !== null) return html`${lost && html`<${Lost} />`}<main id="main" tabindex="-1" class="embedded ${lost ? "stale" : ""}">${store.signedOut && html`<p class="banner warn" role="alert">Your session has ended. <a ...${outward(location.hash)}>Open the dashboard</a> to sign in again.</p>`}${store.error && !store.signedOut && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
     ${model && html`<${Heading} />`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>`;
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
@@ -92,7 +92,7 @@ function keys(event) {
     l: () => moveTo(null),
     c: () => visit("cluster"), a: () => visit("apps"), h: () => visit("history"), s: () => visit("sweeps"), n: () => visit("nodes"), e: () => visit("log"), w: () => visit("whatif"),
   }[event.key];
-  if (event.key === " " && !event.target.closest("button, a, canvas, [tabindex]")) { event.preventDefault(); set({ playing: !store.playing }); return; }
+  if (event.key === " " && !event.target.closest("button, a, summary, canvas, [tabindex='0']")) { event.preventDefault(); set({ playing: !store.playing }); return; }
   if (act) { event.preventDefault(); act(); }
 }
 
@@ -110,9 +110,8 @@ async function start() {
   place.textContent = "";
   render(html`<${Frame} />`, place);
   identify();
-  await connect();
-  noteStart(store.live);
   watchEnds();
+  await connect();
   await load();
 }
 

@@ -3,11 +3,11 @@
 import { html } from "./vendor/preact.js";
 import { short } from "./format.js";
 import { ENDED } from "./model.js";
-import { recall, remember, say, set, store, visit, watch } from "./store.js";
+import { EMBED, attend, onView, reader, recall, remember, say, set, store, visit, watch } from "./store.js";
 
 const phases = new Map();
 
-const offered = () => "Notification" in window && Boolean(store.source?.actions);
+export const offered = () => "Notification" in window && Boolean(store.source?.actions) && EMBED === null;
 
 /** Whether this browser notifies: then it has to follow the cluster in hidden tabs too. */
 export const notifies = () => recall("notify", "no") === "yes" && "Notification" in window && Notification.permission === "granted";
@@ -18,34 +18,40 @@ export async function turnNotifications() {
     say("There will be no notifications.");
   } else if (await Notification.requestPermission() === "granted") {
     remember("notify", "yes");
-    say(`You will be notified when ${store.me?.user ? "your apps end" : "apps end"}, as long as this page is open.`);
+    say(`You will be notified when ${reader() ? "your apps end" : "apps end"}, as long as this page is open.`);
   } else say("This browser does not allow notifications for this page.", "bad");
+  attend();
   set({});
 }
 
 export function Notify() {
   if (!offered()) return null;
-  return html`<button type="button" class="quiet small" aria-pressed=${notifies()} onClick=${turnNotifications} title="A notification of the browser when ${store.me?.user ? "my apps end" : "apps end"}">Notify me</button>`;
+  return html`<button type="button" class="quiet small" aria-pressed=${notifies()} onClick=${turnNotifications} title="A notification of the browser when ${reader() ? "my apps end" : "apps end"}">Notify me</button>`;
 }
 
-/** Looks at every change for apps that have ended. */
+/** Looks at every view and every change for apps that have ended since the first view. */
 export function watchEnds() {
+  onView((model) => {
+    for (const id of phases.keys()) if (!model.apps.has(id)) phases.delete(id);
+    look(model.apps.values());
+  });
   watch((change) => {
-    for (const app of change.apps ?? []) {
-      const before = phases.get(app.id) ?? "";
-      phases.set(app.id, app.phase);
-      if (before && !ENDED.has(before) && ENDED.has(app.phase) && notifies() && (!store.me?.user || store.me.user === app.user)) notify(app);
-    }
+    look(change.apps ?? []);
     for (const id of change.gone_apps ?? []) phases.delete(id);
   });
 }
 
-/** What the page knows when it starts: only later ends are news. */
-export function noteStart(model) {
-  for (const app of model?.apps.values() ?? []) phases.set(app.id, app.phase);
+function look(apps) {
+  for (const app of apps) {
+    const before = phases.get(app.id) ?? "";
+    phases.set(app.id, app.phase);
+    if (before && !ENDED.has(before) && ENDED.has(app.phase) && notifies() && (!reader() || reader() === app.user)) notify(app);
+  }
 }
 
 function notify(app) {
-  const notification = new Notification(`${short(app.name, 60)} ${app.phase}`, { body: short(app.end_reason ?? "", 200), tag: app.id });
-  notification.onclick = () => { window.focus(); visit("app", app.id); notification.close(); };
+  try {
+    const notification = new Notification(`${short(app.name, 60)} ${app.phase}`, { body: short(app.end_reason ?? "", 200), tag: app.id });
+    notification.onclick = () => { window.focus(); visit("app", app.id); notification.close(); };
+  } catch { /* Browsers of phones show none for a page. */ }
 }

@@ -11,8 +11,8 @@ import { go, recall, remember, store } from "./store.js";
 const TAIL = 2000, AGAIN_MS = 1500, LISTED = 50, COMPARED = 25;
 /** Phases in which the containers of the latest generation are yet to come. */
 const COMING = new Set(["submitted", "starting", "adjusting"]);
-/** Refusals that end by themselves: it will start, its node will answer, the server will have read the log. */
-const PASSING = new Set(["app.not_started", "generation.not_found", "slot.not_found", "agent.no_answer", "api.starting", "api.behind", "log.unavailable", "api.streams.too_many"]);
+/** Refusals that end by themselves: it will start.  What a server cannot answer now is asked for again without being told to. */
+const PASSING = new Set(["app.not_started", "generation.not_found", "slot.not_found"]);
 
 /** Leaves out lines that a reading repeats after it was interrupted.  Times do not tell: a node may know them better later.  What was
  * read from a container's first line on is counted; of longer output, the place is found by the last lines that are known. */
@@ -64,6 +64,7 @@ function read(id, wanted, line, say) {
       if (event === "line") { for (const one of unrepeated.take(data)) line(one); say(""); }
       else if (event === "missed") line({ mark: `… ${data.lines ? `${number(data.lines)} lines` : "some output"} not shown: it came faster than it was read …` });
       else if (event === "restart") unrepeated.restart();
+      else if (event === "waits") say(`It is asked for again; the last answer was: ${data.detail ?? "not now"}`);
       else if (event === "end") say(wanted.follow ? "These containers have ended." : "");
       else if (event === "problem") {
         say(data.detail ?? "There is no output.");
@@ -100,6 +101,7 @@ function Shown({ app, slots, slot, at, show }) {
     screen.current = new Screen(box.current, (shown, all) => tell([shown, all]));
     return () => screen.current.close();
   }, []);
+  useEffect(() => screen.current.retime(), [store.zone]);
   useEffect(() => {
     const what = `${slot} ${chosen}`;
     // A new generation of the same goes on below what came before; another choice begins anew.
@@ -120,7 +122,7 @@ function Shown({ app, slots, slot, at, show }) {
       <label class="small">Generation <select value=${String(chosen)} onChange=${(event) => go({ q: { generation: event.target.value === "0" ? null : event.target.value } }, { replace: true })}>
         <option value="0">latest (${latest})</option>${numbers.slice(1).map((one) => html`<option value=${String(one)}>${one}</option>`)}</select></label>
       <label class="small grow"><span class="sr">Only lines with</span><input type="search" placeholder="Only lines with …" value=${find} onInput=${(event) => { seek(event.target.value); screen.current.find(event.target.value); }} /></label>
-      <label class="small"><input type="checkbox" checked=${times} onChange=${(event) => { setTimes(event.target.checked); remember("times", event.target.checked ? "yes" : "no"); }} /> times (UTC)</label>
+      <label class="small"><input type="checkbox" checked=${times} onChange=${(event) => { setTimes(event.target.checked); remember("times", event.target.checked ? "yes" : "no"); }} /> times</label>
       <a class="button" href=${address} download=${`${app.name}-${generation}.log`}>Download</a>
     </div>
     <pre ref=${box} class=${times ? "" : "untimed"} tabindex="0" aria-label="Output"></pre>

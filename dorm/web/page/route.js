@@ -1,11 +1,12 @@
 // The address: which view, of which moment.  `#/app/ID?at=118.2&vs=90&group=rack` restores exactly what someone saw.
 
-export function parse(hash) {
+/** `home` is the page of an address that names none. */
+export function parse(hash, home = "cluster") {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").filter(Boolean).map(safe);
   const query = Object.fromEntries(new URLSearchParams(search));
   const { at = null, vs = null, ...rest } = query;
-  return { page: parts[0] || "cluster", id: parts[1] ?? "", at: at || null, vs: vs || null, q: rest };
+  return { page: parts[0] || home, id: parts[1] ?? "", at: at || null, vs: vs || null, q: rest };
 }
 
 function safe(part) {

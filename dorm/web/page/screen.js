@@ -2,6 +2,7 @@
 // only the lines that contain a text, if there is one.  It writes to the page itself: thousands of lines come in bursts.
 
 import { PLAIN, readLine } from "./ansi.js";
+import { exact, msOf } from "./format.js";
 
 export const MOST_LINES = 5000;
 const NEAR = 30;
@@ -47,6 +48,11 @@ export class Screen {
     this.changed(this.shownLines, this.box.children.length);
   }
 
+  /** Shows the times in the page's zone, which has changed. */
+  retime() {
+    for (const row of this.box.children) if (row.at !== undefined) row.firstElementChild.textContent = timeOf(row);
+  }
+
   /** What is shown, as text. */
   get text() {
     return [...this.box.children].filter((row) => !row.hidden).map((row) => row.textContent).join("\n");
@@ -85,7 +91,8 @@ export class Screen {
     else {
       const { parts, style } = readLine(line.text, this.styles.get(line.slot) ?? PLAIN);
       if (!line.partial) this.styles.set(line.slot, style);
-      row.append(part("time", `${line.time ?? "-".padEnd(24)} `));
+      row.at = msOf(line.time);
+      row.append(part("time", timeOf(row)));
       if (line.slot !== undefined) row.append(part(`rank rank${line.slot % 6}`, `${line.slot} `));
       for (const one of parts) row.append(part(one.classes, one.text));
     }
@@ -98,6 +105,9 @@ export class Screen {
     if (!row.hidden) this.shownLines += 1;
   }
 }
+
+/** When a line was written, as wide as any other one. */
+const timeOf = ({ at }) => `${(exact(at) || "-").padEnd(exact(Date.now()).length)} `;
 
 function part(classes, text) {
   if (!classes) return document.createTextNode(text);

@@ -130,7 +130,7 @@ export class HttpSource {
   whatif = (at, what, signal) => this.#ask(`/whatif${query({ at })}`, { method: "POST", body: JSON.stringify(what), type: "application/json", signal, timeout: WHATIF_MS });
 
   /** Reads output of containers, and follows it if `wanted` says so: calls `take` with `line`, `missed`, `end` or `problem` and what
-   * it is, and with `restart` before a broken reading begins again. */
+   * it is, with `waits` and why before another try, and with `restart` before a broken reading begins again. */
   logs(id, wanted, take) {
     const stop = this.feed.follow(`/v1/apps/${encodeURIComponent(id)}/logs${query(wanted)}`, "", (event, data) => {
       if (event === "end" || event === "problem") stop();

@@ -9,10 +9,12 @@ const TAIL = 400, FILL_MS = 1000, RETRY_MS = 2000;
 
 /** The page that another site shows in a frame, without this page's own frame (`?embed=cluster`); null if it is not embedded. */
 export const EMBED = new URLSearchParams(location.search).get("embed");
+/** The page of an address that names none. */
+const HOME = EMBED || "cluster";
 
 export const store = {
   source: null,
-  route: parse(location.hash),
+  route: parse(location.hash, HOME),
   live: null,
   /** The model at the moment of the address, null for now. */
   past: null,
@@ -39,6 +41,7 @@ export const store = {
   playing: false,
   speed: Number(recall("speed", "10")),
   range: null,
+  zone: "",
   version: 0,
 };
 
@@ -72,6 +75,9 @@ export function light(id) {
   if (store.lit !== id) set({ lit: id });
 }
 
+/** Whose apps the reader's are; "" on an open cluster, where nothing says who reads. */
+export const reader = () => (store.me?.role ? store.me.user : "");
+
 /** What the page shows: the moment of the address, else now. */
 export const shown = () => (store.route.at ? store.past : store.live);
 
@@ -100,7 +106,7 @@ export function visit(page, id = "", q = {}) {
 }
 
 export function arrived() {
-  store.route = parse(location.hash);
+  store.route = parse(location.hash, HOME);
   attend();
   store.lit = null;
   load();
@@ -204,12 +210,20 @@ export function watch(each) {
   return () => watchers.delete(each);
 }
 
+let viewed = () => {};
+
+/** Calls back with every view of the present. */
+export const onView = (each) => { viewed = each; };
+
 /** Loads the present view, and follows it. */
 export async function connect() {
   leave();
   clearTimeout(retry);
   try {
-    set({ live: await store.source.view(null), error: "" });
+    const live = await store.source.view(null);
+    leave();  // Another one may have connected meanwhile.
+    set({ live, error: "" });
+    viewed(live);
     viewLost = null;
     judge(store.source.embedded ? "recording" : store.status);
     fillTail();
@@ -224,9 +238,9 @@ export async function connect() {
   attend();
 }
 
-/** Follows the present while it is shown: the past does not change. */
-function attend() {
-  if (!store.live || store.route.at) { leave(); return; }
+/** Follows the present while it is shown, as the past does not change, or while this browser notifies. */
+export function attend() {
+  if (!store.live || (store.route.at && !store.source.feed?.hiddenToo())) { leave(); return; }
   stop ??= store.source.follow(store.live, {
     change: (change) => {
       store.live.apply(change);

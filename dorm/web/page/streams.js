@@ -231,7 +231,11 @@ export class Streams {
     const { id, event, data } = message;
     if (event === "over" || event === "problem") {
       const { status = 503 } = JSON.parse(data), final = event === "problem" && status < 500 && status !== 429;
-      if (!final) { setTimeout(() => this.#begin(part), AGAIN_MS); return; }
+      if (!final) {
+        if (event === "problem") this.#hand(part, { event: "waits", data });
+        setTimeout(() => this.#begin(part), AGAIN_MS);
+        return;
+      }
       this.#hand(part, message);
       this.#parts.delete(part.name);
       return;

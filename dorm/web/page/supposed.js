@@ -1,6 +1,7 @@
 // What else a fork assumes besides settings: nodes that join or are gone, apps that end, change or come, and how long to simulate.
 
 import { html } from "./vendor/preact.js";
+import { clean } from "./format.js";
 import { Group } from "./parts.js";
 
 /** The fields of the form, as text. */
@@ -67,7 +68,7 @@ export function Supposed({ form, model, onchange }) {
   const nodes = model?.sorted ?? [], apps = model?.live ?? [];
   return html`
     <datalist id="whatif-nodes">${nodes.slice(0, OFFERED).map((id) => html`<option key=${id} value=${id} />`)}</datalist>
-    <datalist id="whatif-apps">${apps.slice(0, OFFERED).map((app) => html`<option key=${app.id} value=${app.id}>${app.name}</option>`)}</datalist>
+    <datalist id="whatif-apps">${apps.slice(0, OFFERED).map((app) => html`<option key=${app.id} value=${app.id}>${clean(app.name)}</option>`)}</datalist>
     <${Group} title="Nodes" filled=${filled("join", "like", "capacity", "without", "drain", "undrain")}><div class="params">
       ${count("join", "Nodes that join", { max: 1000, step: 1 })}
       ${text("like", "Copies of", "A node, for its resources and labels", { list: "whatif-nodes" })}

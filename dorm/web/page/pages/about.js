@@ -6,10 +6,10 @@ import { Action, mayAct } from "../actions.js";
 import { amount, clean, msOf, number, plural } from "../format.js";
 import { refusal } from "../identity.js";
 import { Card, Chip, Failed, useLoaded, When } from "../parts.js";
-import { say, store } from "../store.js";
+import { say, shown, store } from "../store.js";
 import { asYaml } from "../yaml.js";
 
-const LISTED = 200;
+const LISTED = 200, LONGEST_NAME = 48;
 /** What another run does not repeat: whose it was, and of which sweep. */
 const NOT_AGAIN = new Set(["user", "group"]);
 
@@ -31,7 +31,7 @@ export function About({ app, at, turn }) {
     ["Secrets", spec.secrets && html`<ul class="pairs">${Object.entries(spec.secrets).map(([name, one]) => html`<li><code>${clean(name)}</code> <span class="dim">from the secret ${clean(one)}</span></li>`)}</ul>`],
     ["Labels", spec.labels && html`${Object.entries(spec.labels).map(([name, one]) => html`<${Chip}>${clean(name)}: ${clean(one)}<//> `)}`],
   ].filter(([, shown]) => shown);
-  const text = asYaml(spec), again = asYaml(Object.fromEntries(Object.entries(spec).filter(([name]) => !NOT_AGAIN.has(name))));
+  const text = asYaml(spec), again = asYaml(Object.fromEntries(Object.entries(spec).filter(([name]) => !NOT_AGAIN.has(name)).map(([name, one]) => [name, name === "name" ? free(one) : one])));
   return html`<${Card} id="about" title="The app" extra=${html`<span class="buttons">
       ${value && html`<button type="button" onClick=${() => copy(text)}>Copy the spec</button>`}
       ${value && !["completed", "failed", "cancelled"].includes(app.phase) && html`<${Action} what="update" app=${app}>Edit<//>`}
@@ -40,6 +40,14 @@ export function About({ app, at, turn }) {
     ${rows.length > 0 && html`<dl class="about">${rows.map(([name, shown]) => html`<dt>${name}</dt><dd>${shown}</dd>`)}</dl>`}
     ${value && html`<details class="group"><summary>Spec${value.revision > 1 ? `, revision ${value.revision}` : ""}</summary><pre class="spec" tabindex="0" aria-label="Spec as YAML">${cleanLines(text)}</pre></details>`}
   <//>`;
+}
+
+/** A name for another run: its own, or the next number while an app has it. */
+function free(name) {
+  const taken = new Set(shown().live.map((one) => one.name)), stem = name.replace(/-\d+$/, "").slice(0, LONGEST_NAME - 4);
+  let found = name;
+  for (let number_ = 2; taken.has(found); number_++) found = `${stem}-${number_}`;
+  return found;
 }
 
 /** Cleans a text of several lines. */

@@ -7,7 +7,7 @@ import { plural } from "../format.js";
 import { ENDED } from "../model.js";
 import { Notify } from "../notify.js";
 import { Card, Link, Rows } from "../parts.js";
-import { go, recall, remember, shown, store } from "../store.js";
+import { go, reader, recall, remember, shown, store } from "../store.js";
 import { USUAL, chosen, offered, sorted } from "./columns.js";
 
 const BAD = new Set(["failed", "retrying"]);
@@ -15,7 +15,7 @@ const MINE = "mine", FAILED = "failed";
 
 export function Apps() {
   const model = shown(), { sort = "", phase = "", find = "", user = "", cols, first } = store.route.q;
-  const me = store.me?.user;
+  const me = reader();
   const ahead = (first ?? (sort ? "none" : `${MINE},${FAILED}`)).split(",");
   useEffect(() => {
     const usual = recall("columns", "");
@@ -57,7 +57,7 @@ function Filters({ model, ahead, cols }) {
     <label class="small">Find <input type="search" value=${find} onInput=${(event) => go({ q: { find: event.target.value } }, { replace: true })} placeholder="name, user, label or reason" /></label>
     ${choose("phase", "Phase", values((app) => app.phase), phase)}
     ${choose("user", "User", values((app) => app.user).slice(0, 200), user)}
-    ${store.me?.user && html`<label class="small"><input type="checkbox" checked=${ahead.includes(MINE)} onChange=${turn(MINE)} /> mine first</label>`}
+    ${reader() && html`<label class="small"><input type="checkbox" checked=${ahead.includes(MINE)} onChange=${turn(MINE)} /> mine first</label>`}
     <label class="small"><input type="checkbox" checked=${ahead.includes(FAILED)} onChange=${turn(FAILED)} /> failed first</label>
     <${Chooser} model=${model} cols=${cols} />
   </div>`;

@@ -50,15 +50,18 @@ export function History() {
 function Row({ app, model }) {
   const ended = app.ended_at / 1e6, labels = Object.entries(app.labels ?? {}).map(([key, value]) => `${key}=${value}`).join(" ");
   return html`<tr>
-    <td><a class="applink" ...${outward(addressOf(app, model))} title=${clean(labels || app.id)}><${Swatch} id=${app.id} /><bdi>${clean(app.name)}</bdi></a></td>
+    <td><${EndedLink} app=${app} model=${model} title=${labels || app.id} /></td>
     <td><bdi>${clean(app.user)}</bdi></td><td><${Phase} phase=${app.state} /></td><td title=${exact(ended)}>${moment(ended)}</td><td class="num">${span(app.life_s * 1000)}</td>
     <td class="num">${number(app.step)}</td><td class="num">${app.loss_is ? clean(app.loss_is) : app.loss == null ? "–" : String(Number(app.loss.toPrecision(4)))}</td>
     <td class="num">${app.failures ? html`<${Chip} tone="bad">${app.failures}<//>` : "0"}</td><td class="num">${number(app.core_hours, 2)}</td><td class="why" title=${clean(app.why)}>${clean(app.why)}</td>
   </tr>`;
 }
 
+/** A link to an app that has ended. */
+export const EndedLink = ({ app, model, title = app.id }) => html`<a class="applink" ...${outward(addressOf(app, model))} title=${clean(title)}><${Swatch} id=${app.id} /><bdi>${clean(app.name)}</bdi></a>`;
+
 /** Its page: now while the cluster keeps the app, else at the moment of its end. */
-function addressOf(app, model) {
+export function addressOf(app, model) {
   const ended = app.ended_at / 1e6, kept = (model.cluster.kept_s ?? 600) * 1000;
   return href({ page: "app", id: app.id, at: store.route.at ?? ((model.at ?? 0) - ended < kept ? null : utc(Math.ceil(ended))) });
 }

@@ -58,7 +58,7 @@ export function Sweep() {
         row=${(one) => html`<tr key=${one.id}>
           <td><${AppLink} id=${one.id} name=${one.name} swatch=${shown().apps.has(one.id)} /></td><td><${Phase} phase=${one.phase} /></td>
           ${parts.map((part) => html`<td class="num">${clean(one.parameters[part] ?? "")}</td>`)}
-          <td class="num">${one.step ? number(one.step) : ""}</td><td class="num">${one.loss_is || (one.loss == null ? "" : number(one.loss, 4))}</td>
+          <td class="num">${one.step ? number(one.step) : ""}</td><td class="num">${clean(one.loss_is) || (one.loss == null ? "" : number(one.loss, 4))}</td>
           <td class="num">${one.samples_per_s == null ? "" : number(one.samples_per_s, 1)}</td><td class="num">${one.container_s ? span(one.container_s * 1000) : ""}</td>
           <td class="why" title=${clean(one.note)}>${clean(one.note)}</td>
         </tr>`} />
