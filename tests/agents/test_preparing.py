@@ -37,6 +37,11 @@ def state(agent: Agent, generation: int, slot: int = 0) -> str:
     return next((seen.state for seen in agent._seen if seen.key == key), "")
 
 
+async def joined_elsewhere(node: Node, name: str) -> None:
+    event = k.NodeJoined(node=name, address=name, capacity={"cpu": 4000}, ports=(20_000, 20_099), prepares=True)
+    await node.log.append(subjects.fact(CLUSTER, "NodeJoined", name), encode(event), msg_id=f"j.{name}")
+
+
 async def prepared_elsewhere(node: Node, generation: int, name: str) -> None:
     event = k.ContainersPrepared(app=APP, generation=generation, node=name, created=1)
     await node.log.append(subjects.fact(CLUSTER, "ContainersPrepared", name), encode(event), msg_id=f"p.{name}")
@@ -44,6 +49,7 @@ async def prepared_elsewhere(node: Node, generation: int, name: str) -> None:
 
 async def test_the_old_generation_works_until_all_nodes_are_prepared(node: Node) -> None:
     async with node.working() as agent:
+        await joined_elsewhere(node, "node-2")
         await node.resize(APP, 2, 2, prepare_s=600.0, elsewhere=["node-2"])
         said = await node.until(k.ContainersPrepared)
         assert isinstance(said, k.ContainersPrepared)
@@ -68,6 +74,7 @@ async def test_without_a_wait_it_stops_at_once_and_is_prepared_all_the_same(node
 
 async def test_preparations_for_an_overtaken_plan_are_removed(node: Node) -> None:
     async with node.working() as agent:
+        await joined_elsewhere(node, "node-2")
         await node.resize(APP, 2, 2, prepare_s=600.0, elsewhere=["node-2"])
         await node.until(k.ContainersPrepared)
         await node.resize(APP, 3, 1)
@@ -118,6 +125,7 @@ async def test_a_failure_ahead_costs_the_app_nothing(node: Node) -> None:
 
 async def test_another_agent_continues_after_a_killed_one(node: Node) -> None:
     async with node.working():
+        await joined_elsewhere(node, "node-2")
         await node.resize(APP, 2, 2, prepare_s=600.0, elsewhere=["node-2"])
         await node.until(k.ContainersPrepared)
     async with node.agent() as agent:
