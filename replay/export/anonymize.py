@@ -121,8 +121,10 @@ class Survey:
             names.masters.add(event.by)
             self._round(record.seq, event)
         elif _kind(parts) != k.Round.__name__:
-            authors = names.agents if _kind(parts) in _AGENT_KINDS else names.users
-            authors |= {event.by, subjects.who_of(record.subject)}
+            who = subjects.who_of(record.subject)
+            drains_itself = isinstance(event, k.NodeDrainRequested) and who == subjects.token(event.node)
+            authors = names.agents if drains_itself or _kind(parts) in _AGENT_KINDS else names.users
+            authors |= {event.by, who}
             if _kind(parts) in _MASTERS:
                 names.masters.add(event.by)
             if _kind(parts) not in _KINDS:
@@ -241,7 +243,7 @@ class Rewriter:
         names = self._names
         if isinstance(event, (k.Round, *_OF_MASTERS)):
             return names.masters[event.by]
-        if isinstance(event, _AGENTS):
+        if isinstance(event, (*_AGENTS, k.NodeDrainRequested)):  # A node that stops drains itself.
             return names.nodes.get(event.by) or names.node_tokens.get(event.by) or names.users[event.by]
         return names.users[event.by]
 
