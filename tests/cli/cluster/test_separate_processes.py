@@ -51,7 +51,7 @@ class Lab:
             yield process, log
 
     @contextlib.asynccontextmanager
-    async def agent(self, number: int) -> AsyncIterator[tuple[Started, Path]]:
+    async def agent(self, number: int, *, says: str = "joined") -> AsyncIterator[tuple[Started, Path]]:
         log = self.folder / f"agent-{number}-{len(list(self.folder.glob('agent-*.log')))}.log"
         ports = f"{21000 + 100 * number}-{21099 + 100 * number}"
         async with running(
@@ -60,7 +60,7 @@ class Lab:
             "--checkpoints", str(self.folder / "checkpoints"), "--data", str(self.folder / f"data-{number}"),
             "--report-every", "0.5", "--label", "rack=a",
         ) as process:  # fmt: skip
-            await until_printed(log, "joined", process)
+            await until_printed(log, says, process)
             yield process, log
 
 
@@ -78,7 +78,7 @@ async def lab(tmp_path: Path, nats_server: NatsServer) -> AsyncIterator[Lab]:
 
 async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
     client = lab.client
-    async with lab.agent(1), lab.agent(2), lab.master("first") as (first, first_log):
+    async with lab.master("first") as (first, first_log), lab.agent(1), lab.agent(2):
         await done(lab.home, "submit", write_spec(lab.folder, trainer("app", 120, n_max=4)), *lab.common)
         state = await until(client, lambda s: named(s, "app").step >= 5, "it trains")
         assert sizes(named(state, "app")) == {"node-1": 2, "node-2": 2}
@@ -114,7 +114,7 @@ async def test_separate_processes_and_a_second_master(lab: Lab) -> None:
 async def test_a_node_is_in_maintenance_then_forgotten_and_returns(lab: Lab) -> None:
     """On real agents: what is refused as long as it may run something, and that a forgotten machine is a new node."""
     client = lab.client
-    async with lab.agent(1), lab.master("first"):
+    async with lab.master("first"), lab.agent(1):
         async with lab.agent(2) as (second, _):
             await done(lab.home, "submit", write_spec(lab.folder, trainer("app", 2000, n_max=2)), *lab.common)
             await until(client, lambda s: named(s, "app").step >= 5, "it trains")
@@ -150,7 +150,7 @@ async def test_a_node_is_in_maintenance_then_forgotten_and_returns(lab: Lab) -> 
 @pytest.mark.soak
 async def test_apps_run_on_without_a_master(lab: Lab) -> None:
     client = lab.client
-    async with lab.agent(1):
+    async with lab.agent(1, says="waits for its part"):
         async with lab.master("first") as (first, _):
             await done(lab.home, "submit", write_spec(lab.folder, trainer("app", 120, n_max=1)), *lab.common)
             await until(client, lambda s: named(s, "app").step >= 5, "it trains")
