@@ -252,7 +252,11 @@ async def test_actions_from_the_bar_and_notifications(nats_server: NatsServer, b
     last = max(index for index, record in enumerate(records) if b"AppFailed" in record.body)
     async with connected(nats_server.url) as connection:
         await filled(connection, records[:last])
-        async with served(connection) as api, opened(browser, f"{api.server.url}/#/apps", script=NOTIFICATIONS) as tab:
+        # The browser reports that the preview of the cancel is refused: app-11 is about to end.
+        async with (
+            served(connection) as api,
+            opened(browser, f"{api.server.url}/#/apps", script=NOTIFICATIONS, strict=False) as tab,
+        ):
             await tab.locator(".status.live").wait_for()
             await tab.get_by_role("button", name="Notify me").click()
             await tab.locator("[aria-pressed=true]", has_text="Notify me").wait_for()
