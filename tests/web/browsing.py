@@ -84,7 +84,7 @@ async def opened(
 
 async def drawn(tab: Page) -> None:
     """Wait until the moment of the address is shown."""
-    await tab.wait_for_selector("main:not([aria-busy=true]) > :not(.boot)")
+    await tab.wait_for_selector("main:not([aria-busy=true]) > :not(.boot, h1.sr)")
 
 
 async def visit(tab: Page, hash_: str) -> None:
@@ -101,7 +101,8 @@ async def holds(tab: Page, script: str) -> None:
 
 
 async def rows(tab: Page) -> list[list[str]]:
-    """The text of each cell of the page's first table."""
+    """The text of each cell of the page's first table, once it is there."""
+    await tab.wait_for_selector("main table")
     script = """() => [...document.querySelector('main table').querySelectorAll('tbody tr:not(.gap)')]
         .map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"""
     found: list[list[str]] = await tab.evaluate(script)
