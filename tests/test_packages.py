@@ -50,7 +50,7 @@ def test_a_small_package_says_why_it_is_one(package: str) -> None:
 
 
 def test_a_name_of_a_module_says_which_one_it_is() -> None:
-    """Whoever looks for a module by its name finds one."""
+    """A module is found by its name."""
     places: dict[str, list[str]] = {}
     for top in ("dorm", "agents", "replay"):
         for file in sorted((ROOT / top).rglob("*.py")):

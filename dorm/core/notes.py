@@ -1,6 +1,6 @@
 """Notes of people about apps.
 
-A state keeps the latest of each app, so that whoever looks at it sees them; the log has all.  No decision reads them.
+A state keeps the latest notes of each app, and the log keeps all.  No decision reads them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page's files: `/` of a server is `index.html`, and `/assets/NAME` each of `ASSETS`.
 
-What browsers get has no comments: these are for whoever reads the modules here, and a tenth of their size.
+Browsers get no comments: they are a tenth of the size of the modules, and only for readers of the source.
 """
 
 from __future__ import annotations
