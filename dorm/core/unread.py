@@ -3,7 +3,7 @@
 The fold is total, so they are counted and passed over.  Two things hold of them all the same:
 
     fence      a record on the rounds' subject moves the sequence that the log compares with the next round's expected
-               one, whoever wrote it and whatever it says; a master that did not follow could never write again
+               one, by any author and with any content; a master that did not follow could never write again
     answered   a submission, or another request that the master answers, may be unreadable as well: its sender is told
                why, by the id of the message, instead of waiting forever
 """

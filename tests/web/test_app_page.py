@@ -71,7 +71,7 @@ BUSY = """(async () => {
   window.fetch = real;
   return [JSON.parse(data).detail, event];
 })()"""
-"""What a tab is told of a stream that the server cannot serve now."""
+"""Message to a tab about a stream that the server cannot serve now."""
 SHOWN = "[...document.querySelectorAll('.output pre > div:not([hidden])')].map((row) => row.innerText)"
 TOO_WIDE = """document.documentElement.scrollWidth <= window.innerWidth ? [] : [...document.querySelectorAll('main *')]
     .filter((one) => one.getBoundingClientRect().right > window.innerWidth && !one.closest('.rows, .scrollbox, pre'))
